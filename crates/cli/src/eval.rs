@@ -34,7 +34,7 @@ use self::{
 use crate::{
     data::{self, Contents, of_classes},
     error::{CliError, usage},
-    files::{AVERAGED, BEST, CLASSES, CONFIG, MODEL, TOKENIZER},
+    files::{AVERAGED, BEST, CLASSES, CONFIG, HUB_CONFIG, MODEL, TOKENIZER},
     flags,
     models::Sizes,
     output::{self, Table},
@@ -52,7 +52,7 @@ const PREDICTING: &str = "Predicting";
 /// The model that is evaluated or exported.
 #[derive(Clone, Debug, Args)]
 pub struct RunFlags {
-    /// Folder that `train` wrote, or a file of weights with flags for its model and data
+    /// Folder that `train` wrote, a folder of the Hugging Face Hub, or a file of weights with flags for its model and data
     run: PathBuf,
     /// Use the averaged weights
     #[arg(long)]
@@ -303,8 +303,9 @@ impl TrainedRun {
     }
 
     fn read(command: Command, run: &RunFlags, matches: &ArgMatches) -> Result<Self, CliError> {
-        if run.run.is_file() {
-            return Self::of_file(run, matches);
+        let is_hub = run.run.join(HUB_CONFIG).is_file() && !run.run.join(CONFIG).is_file();
+        if run.run.is_file() || is_hub {
+            return Self::of_weights(run, matches);
         }
         // The folder of an unfinished run has another name.
         let folder = &RunFolder::find(&run.run).unwrap_or_else(|| run.run.clone());
@@ -367,21 +368,20 @@ impl TrainedRun {
     }
 
     /// Weights without a run: flags say what they are of.
-    fn of_file(flags: &RunFlags, matches: &ArgMatches) -> Result<Self, CliError> {
+    fn of_weights(flags: &RunFlags, matches: &ArgMatches) -> Result<Self, CliError> {
         let path = flags.run.display();
         if flags.averaged || flags.checkpoint.is_some() {
             return Err(usage!(
-                "{path} is a file of weights: --averaged and --checkpoint are for a run's folder"
+                "{path} is not a run, but weights: --averaged and --checkpoint are for a run's folder"
             ));
         }
-        if matches.get_one::<String>("model").is_none() {
+        if matches.get_one::<String>("model").is_none() && flags.run.is_file() {
             return Err(usage!(
                 "{path} is a file of weights: say with --model what model it is of"
             ));
         }
-        let mut settings = Settings::read(None, None, None, matches)?;
+        let mut settings = Settings::of_weights(&flags.run, matches)?;
         settings.training.check()?;
-        settings.model.pretrained.from = Some(flags.run.clone());
         settings.model.pretrained.new_head = Some(false);
         settings.resolve_vocabulary(&settings.data.clone())?;
         let classes = match settings.data.contents() {

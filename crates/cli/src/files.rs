@@ -17,6 +17,8 @@ pub const BEST: &str = "best.safetensors";
 pub const TOKENIZER: &str = "tokenizer.json";
 /// The file of a folder of the Hugging Face Hub that says what its model is.
 pub const HUB_CONFIG: &str = "config.json";
+/// The file of a folder of PEFT that says what its adapter is.
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// The names of its classes, a line each.
 pub const CLASSES: &str = "classes.txt";
 

@@ -30,16 +30,25 @@ fn bytes(parameters: usize) -> u64 {
     4 * parameters as u64
 }
 
+/// What a stage with so many parameters keeps between steps, where nothing was measured.
+pub fn at_rest(settings: &Settings, parameters: usize) -> MemoryUse {
+    let state = settings.training.optimizer_state();
+    match settings.model.model.frozen_bytes() {
+        Some(each) => MemoryUse::at_rest((each * parameters) as u64, 0, state),
+        None => MemoryUse::at_rest(bytes(parameters), bytes(parameters), state),
+    }
+}
+
 /// Makes sure that a run's parameters and optimizer state fit, however the model is cut, and that its layers can be measured.
 pub fn of_run<L: Layer<Side = ()>, T>(
     available: &AvailableMemory,
     settings: &Settings,
     model: &ModelWithData<L, T>,
 ) -> Result<(), CliError> {
-    let (pipeline, training) = (&settings.pipeline, &settings.training);
+    let pipeline = &settings.pipeline;
     let layers = &model.layers;
     let parameters = layers.iter().map(count_parameters).sum();
-    let needs = MemoryUse::at_rest(bytes(parameters), training.optimizer_state()).total();
+    let needs = at_rest(settings, parameters).total();
     // Before any layer is placed.
     let devices = available.devices(&vec![MemoryUse::default(); pipeline.workers()]);
     let mut all = devices.iter();

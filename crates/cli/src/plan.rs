@@ -39,7 +39,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
             "without --measure, `plan` runs in one process: start it without a launcher"
         ));
     }
-    let (model, data) = Subjects::new(models::trained()).read(None, matches)?;
+    let (model, data) = Subjects::new(models::trained()).read(None, matches, None)?;
     if !flags.measure {
         let subjects = Subjects::new(models::trained()).augment(Command::new(""));
         let mut all = subjects.get_arguments();

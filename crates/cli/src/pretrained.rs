@@ -27,7 +27,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Args)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Pretrained {
-    /// Weights to start from: a run's folder, safetensors, or a .pt of PyTorch (torchgpipe's AmoebaNet-D, timm's ViT)
+    /// Weights to start from: a run's folder, a folder of the Hugging Face Hub, safetensors, or a .pt of PyTorch (torchgpipe's AmoebaNet-D, timm's ViT)
     #[arg(long, value_name = "PATH")]
     pub from: Option<PathBuf>,
     /// Whether the head starts with new weights [default: if those of --from are for other classes]
@@ -169,14 +169,27 @@ impl<'a> OpenWeights<'a> {
                 line += &format!(", {verb} {}", count(names.len(), "tensor"));
             }
         }
+        let adapter = model.adapter().map(|folder| -> Result<_, CliError> {
+            let weights = renamed(Weights::open_in(&self.processes, folder)?, model)?;
+            let weights = weights.allowing_missing(|name| !name.contains(".lora."));
+            weights.check(layers)?;
+            line += &format!(", with the adapter {}", folder.display());
+            Ok(weights)
+        });
+        let adapter = adapter.transpose()?;
         line.push('\n');
-        Ok(FittingWeights { weights, line })
+        Ok(FittingWeights {
+            weights,
+            adapter,
+            line,
+        })
     }
 }
 
 /// Weights that fit a model.
 pub struct FittingWeights {
     weights: Weights,
+    adapter: Option<Weights>,
     line: String,
 }
 
@@ -184,6 +197,9 @@ impl FittingWeights {
     /// Loads them. Returns a line that says so.
     pub fn load<L: Layer>(self, pipeline: &mut Pipeline<L>) -> Result<String, CliError> {
         self.weights.load_into(pipeline)?;
+        if let Some(adapter) = &self.adapter {
+            adapter.load_into(pipeline)?;
+        }
         Ok(self.line)
     }
 }

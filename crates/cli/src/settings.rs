@@ -115,10 +115,11 @@ impl Subjects {
         &self,
         config: Option<(Section, Section)>,
         flags: &ArgMatches,
+        from: Option<&Path>,
     ) -> Result<(AnyModel, AnyDataSet), CliError> {
         let (of_data, of_model) = config.unzip();
         let named = self.models.named(flags, of_model.as_ref())?;
-        let model = named.or_else(|| self.models.find(model_of(flags)?.as_str()));
+        let model = named.or_else(|| self.models.find(&model_of(from?)?));
         let data = self.data_sets.named(flags, of_data.as_ref())?;
         let by_data = data.as_ref().map(reads_of);
         let reads = model.as_ref().map(|model| model.reads()).or(by_data);
@@ -253,7 +254,7 @@ impl Settings {
     fn parse(text: String) -> Result<Self, CliError> {
         let file = ConfigFile::of(Path::new(CONFIG), text, flag_of);
         let command = Self::augment_without_defaults(Command::new("").no_binary_name(true));
-        Self::configured(Some(&file), &command.get_matches_from([""; 0]))
+        Self::configured(Some(&file), &command.get_matches_from([""; 0]), None)
     }
 
     /// What is usual, then a configuration, then a plan, then a machine, then flags.
@@ -263,6 +264,21 @@ impl Settings {
         machine: Option<&Path>,
         flags: &ArgMatches,
     ) -> Result<Self, CliError> {
+        let is_given = flags.value_source("from") == Some(ValueSource::CommandLine);
+        let from = flags.get_one::<PathBuf>("from").filter(|_| is_given);
+        Self::read_all((config, plan, machine), flags, from.map(PathBuf::as_path))
+    }
+
+    /// Those of a model that starts from these weights, by flags alone.
+    pub fn of_weights(from: &Path, flags: &ArgMatches) -> Result<Self, CliError> {
+        Self::read_all((None, None, None), flags, Some(from))
+    }
+
+    fn read_all(
+        (config, plan, machine): (Option<&Path>, Option<&Path>, Option<&Path>),
+        flags: &ArgMatches,
+        from: Option<&Path>,
+    ) -> Result<Self, CliError> {
         check_names(flags)?;
         // A run's folder, perhaps of one that has not finished, or a file.
         let of_run = |path: &Path| RunFolder::find(path).map(|folder| folder.join(CONFIG));
@@ -271,7 +287,7 @@ impl Settings {
             .as_deref()
             .map(|path| ConfigFile::read(path, flag_of))
             .transpose()?;
-        let mut settings = Self::configured(file.as_ref(), flags)?;
+        let mut settings = Self::configured(file.as_ref(), flags, from)?;
         if let Some(path) = plan {
             let plan: PlanFile = ConfigFile::read(path, |_| None)?.parse()?;
             settings.pipeline = plan.pipeline;
@@ -281,7 +297,8 @@ impl Settings {
             settings.pipeline.run_on(&read_machine(path)?);
         }
         settings.model.pretrained.update_from_arg_matches(flags)?;
-        if flags.value_source("from") == Some(ValueSource::CommandLine) {
+        if let Some(from) = from {
+            settings.model.pretrained.from = Some(from.to_owned());
             settings.adopt(flags)?;
         }
         settings.pipeline.update_from_arg_matches(flags)?;
@@ -339,13 +356,14 @@ impl Settings {
             return Ok(());
         };
         let is_given = |flag: &&&str| flags.value_source(flag) == Some(ValueSource::CommandLine);
-        match fixed.iter().find(is_given) {
-            Some(flag) => Err(usage!(
+        if let Some(flag) = fixed.iter().find(is_given) {
+            return Err(usage!(
                 "{flag} is what the model of --from has: leave it out"
-            )),
-            // What flags say of it comes first.
-            None => Ok(model.update(flags)?),
+            ));
         }
+        // What flags say comes first.
+        model.update(flags)?;
+        model.adopt_adapter()
     }
 
     /// Pixels on each side of an image.
@@ -406,7 +424,11 @@ impl Settings {
     }
 
     /// What is usual, then a configuration; of the flags, those of model and data.
-    fn configured(file: Option<&ConfigFile>, flags: &ArgMatches) -> Result<Self, CliError> {
+    fn configured(
+        file: Option<&ConfigFile>,
+        flags: &ArgMatches,
+        from: Option<&Path>,
+    ) -> Result<Self, CliError> {
         let names = ["data", "model", "pipeline", "training"];
         let tables = file.map(|file| file.sections(names)).transpose()?;
         let (mut pipeline, mut pretrained) = (PipelineSettings::default(), Pretrained::default());
@@ -417,7 +439,7 @@ impl Settings {
             of_weights.read_over(&mut pretrained)?;
             (config, of_training) = (Some((of_data, of_model)), Some(table));
         }
-        let (model, data) = Subjects::new(models::trained()).read(config, flags)?;
+        let (model, data) = Subjects::new(models::trained()).read(config, flags, from)?;
         let mut training = model.training();
         if let Some(table) = of_training {
             table.read_over(&mut training)?;
@@ -444,8 +466,7 @@ impl Settings {
 
 /// The name of the model whose weights --from gives: a decoder in a folder of the Hugging Face Hub, or that
 /// of a run.
-fn model_of(flags: &ArgMatches) -> Option<String> {
-    let from = flags.try_get_one::<PathBuf>("from").ok()??;
+fn model_of(from: &Path) -> Option<String> {
     if from.join(HUB_CONFIG).is_file() {
         return Some("decoder".to_owned());
     }

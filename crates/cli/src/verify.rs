@@ -71,7 +71,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
     let read = || {
         flags::refuse_hidden(&command(), matches)?;
         let flags = VerifyFlags::from_arg_matches(matches)?;
-        let (model, data) = Subjects::new(models::to_verify()).read(None, matches)?;
+        let (model, data) = Subjects::new(models::to_verify()).read(None, matches, None)?;
         let sizes = match data.contents() {
             Contents::Images(images) => {
                 Sizes::of_images(images.image_size(), images.usual_classes())

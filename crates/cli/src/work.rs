@@ -247,7 +247,8 @@ impl<W: Work> ModelWork for OnText<'_, W> {
         let of_answers = answers.clone();
         let epilogue = move |trainer: &Trainer<L, CrossEntropy>, folder: &RunFolder, most| {
             if let Some(held_out) = &held_out {
-                return Ok(Some(remark(held_out, seed, (trainer, most), folder)?));
+                let limits = [PROMPT.min(length), SAMPLE.min(most)];
+                return Ok(Some(remark(held_out, seed, (trainer, limits), folder)?));
             }
             let Some(answers) = &of_answers else {
                 return Ok(None);
@@ -277,23 +278,17 @@ impl<W: Work> ModelWork for OnText<'_, W> {
 fn remark<L: LanguageModel>(
     held_out: &HeldOut,
     seed: u64,
-    (trainer, tokens): (&Trainer<L, CrossEntropy>, usize),
+    (trainer, [prompt, tokens]): (&Trainer<L, CrossEntropy>, [usize; 2]),
     folder: &RunFolder,
 ) -> Result<String, CliError> {
     let (yardstick, tokenizer) = (held_out.yardstick()?, &held_out.tokenizer);
-    let prompt = held_out.prompt(PROMPT);
+    let prompt = held_out.prompt(prompt);
     let sampling = Sampling {
         temperature: 0.8,
         seed,
         ..Sampling::default()
     };
-    let tokens = L::generate(
-        trainer.pipeline(),
-        prompt,
-        SAMPLE.min(tokens),
-        &sampling,
-        &mut |_| true,
-    )?;
+    let tokens = L::generate(trainer.pipeline(), prompt, tokens, &sampling, &mut |_| true)?;
     let mut text = format!("an interpolated 5-gram has perplexity {yardstick:.2} there\n");
     let (before, sample) = (tokenizer.decode(prompt)?, tokenizer.decode(&tokens)?);
     let _ = writeln!(text, "a sample, after \"{before}\":\n{sample}");

@@ -45,21 +45,23 @@ impl MemoryUse {
         parts.fold(0, u64::saturating_add)
     }
 
-    /// What a stage with `parameters` bytes of parameters always keeps in training.
+    /// What a stage with `parameters` bytes of parameters, of which `trained` are trained, always keeps in
+    /// training.
     ///
     /// ```
     /// use stovepipe_plan::{MemoryUse, OptimizerState};
     ///
-    /// let memory = MemoryUse::at_rest(400, OptimizerState(2));
+    /// let memory = MemoryUse::at_rest(400, 400, OptimizerState(2));
     /// assert_eq!((memory.parameters, memory.gradients, memory.optimizer), (400, 400, 800));
     /// assert_eq!(MemoryUse { activations: 100, ..memory }.total(), 1700);
+    /// assert_eq!(MemoryUse::at_rest(400, 10, OptimizerState(2)).total(), 400 + 3 * 10);
     /// ```
     #[must_use]
-    pub fn at_rest(parameters: u64, state: OptimizerState) -> Self {
+    pub fn at_rest(parameters: u64, trained: u64, state: OptimizerState) -> Self {
         Self {
             parameters,
-            gradients: parameters,
-            optimizer: parameters.saturating_mul(u64::from(state.0)),
+            gradients: trained,
+            optimizer: trained.saturating_mul(u64::from(state.0)),
             ..Self::default()
         }
     }

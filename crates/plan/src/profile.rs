@@ -68,6 +68,9 @@ pub struct LayerProfile {
     pub backward_fixed: f64,
     /// Bytes of the parameters.
     pub parameters: u64,
+    /// Bytes of the parameters that are trained. None: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trained: Option<u64>,
     /// Bytes of the output.
     pub output: u64,
     /// Bytes of activations kept within the layer from forward to backward. None: unknown, counted as the
@@ -323,6 +326,11 @@ impl LayerProfile {
         self.kept.unwrap_or(self.output)
     }
 
+    /// Bytes of the parameters that are trained.
+    pub(crate) fn trained_or_all(&self) -> u64 {
+        self.trained.unwrap_or(self.parameters)
+    }
+
     /// This layer and the next as one.
     pub(crate) fn joined_with(&self, next: &Self) -> Self {
         Self {
@@ -334,6 +342,8 @@ impl LayerProfile {
             forward_fixed: self.forward_fixed + next.forward_fixed,
             backward_fixed: self.backward_fixed + next.backward_fixed,
             parameters: self.parameters.saturating_add(next.parameters),
+            trained: (self.trained.or(next.trained))
+                .map(|_| self.trained_or_all().saturating_add(next.trained_or_all())),
             output: next.output,
             kept: Some(self.kept_or_output().saturating_add(next.kept_or_output())),
         }

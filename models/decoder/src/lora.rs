@@ -201,11 +201,29 @@ impl LoraConfig {
             path: path.clone(),
             source,
         })?;
-        let parsed = serde_json::from_str(&text).map_err(|source| DecoderError::Json {
-            what: path.display().to_string(),
+        Self::from_json(&text).map_err(|error| error.in_file(&path))
+    }
+
+    /// Reads the text of an `adapter_config.json`.
+    ///
+    /// ```
+    /// use stovepipe_decoder::{LoraConfig, Targets};
+    ///
+    /// let text = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": "all-linear"}"#;
+    /// let lora = LoraConfig::from_json(text)?;
+    /// assert_eq!((lora.rank, lora.alpha, lora.targets), (4, 8.0, Targets::All));
+    /// # Ok::<(), stovepipe_decoder::DecoderError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Like [`open`](Self::open).
+    pub fn from_json(text: &str) -> Result<Self, DecoderError> {
+        let parsed = serde_json::from_str(text).map_err(|source| DecoderError::Json {
+            what: "the configuration of the adapter".to_owned(),
             source,
         })?;
-        Self::understood(parsed).map_err(|error| error.in_file(&path))
+        Self::understood(parsed)
     }
 
     /// Writes `adapter_config.json` into a folder, for the model that was loaded from `base`.

@@ -1,6 +1,9 @@
 //! Decoders: pretrained ones, from a folder of the Hugging Face Hub, and small ones from scratch.
 
-use std::fs;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use burn::{
     store::KeyRemapper,
@@ -15,7 +18,7 @@ use stovepipe_transformer::{Sampling, continue_tokens};
 use super::model::{Hub, LanguageModel, Model, ModelWork, Origin, Reads, Sizes, needs};
 use crate::{
     error::{CliError, usage},
-    files::HUB_CONFIG,
+    files::{ADAPTER_CONFIG, HUB_CONFIG},
     memory_check,
 };
 
@@ -65,6 +68,12 @@ pub struct Decoder {
     /// Type of the weights that an adapter leaves as they are
     #[arg(long, value_enum, default_value_t = BaseType::F32)]
     base: BaseType,
+    /// An adapter of peft to start from: its folder
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
+    /// The adapter_config.json of --adapter
+    #[arg(long, value_name = "JSON", hide = true)]
+    adapter_config: Option<String>,
     /// The config.json of the model that --from has
     #[arg(long, value_name = "JSON", hide = true)]
     architecture: Option<String>,
@@ -97,12 +106,15 @@ impl Decoder {
         })
     }
 
-    fn lora(&self) -> Option<LoraConfig> {
+    fn lora(&self) -> Result<Option<LoraConfig>, CliError> {
+        if let Some(text) = &self.adapter_config {
+            return Ok(Some(LoraConfig::from_json(text)?));
+        }
         let targets = self.lora_targets.as_str();
         let is_name = |c: char| c.is_ascii_alphanumeric() || "._,".contains(c);
         let names = || targets.split(',').map(str::to_owned).collect();
         let usual = LoraConfig::new(self.lora_rank);
-        (self.lora_rank > 0).then(|| LoraConfig {
+        Ok((self.lora_rank > 0).then(|| LoraConfig {
             alpha: self.lora_alpha.unwrap_or(usual.alpha),
             rank_stabilized: self.lora_rank_stabilized,
             dropout: self.lora_dropout,
@@ -112,7 +124,7 @@ impl Decoder {
                 pattern => Targets::Pattern(pattern.to_owned()),
             },
             ..usual
-        })
+        }))
     }
 
     fn layers_of(&self, config: &DecoderConfig) -> Result<Vec<DecoderLayer>, CliError> {
@@ -126,7 +138,7 @@ impl Decoder {
             Some(_) => config.init_to_load(dtype, &device)?,
             None => config.init(&device)?,
         };
-        match self.lora() {
+        match self.lora()? {
             Some(lora) => Ok(lora.add_to(layers, config, &device)?),
             None => Ok(layers),
         }
@@ -178,7 +190,7 @@ impl Model for Decoder {
             ..TrainSettings::default()
         };
         match self.lora_rank {
-            0 => usual,
+            0 if self.adapter.is_none() => usual,
             _ => TrainSettings {
                 epochs: 30,
                 lr: 1e-3,
@@ -211,7 +223,9 @@ impl Model for Decoder {
                 let path = folder.join(HUB_CONFIG);
                 let text = fs::read_to_string(&path).map_err(CliError::file(&path))?;
                 self.architecture = Some(text);
-                DecoderConfig::open(folder)?
+                let config = DecoderConfig::open(folder)?;
+                self.length = self.length.min(config.length);
+                config
             }
             Origin::Run { hub, window } => {
                 self.length = window;
@@ -233,9 +247,32 @@ impl Model for Decoder {
         ])
     }
 
+    fn adopt_adapter(&mut self) -> Result<(), CliError> {
+        let Some(folder) = &self.adapter else {
+            return Ok(());
+        };
+        if self.lora_rank > 0 {
+            return Err(usage!("lora-rank is what --adapter has: leave it out"));
+        }
+        let path = folder.join(ADAPTER_CONFIG);
+        LoraConfig::open(folder)?;
+        let text = fs::read_to_string(&path).map_err(CliError::file(&path))?;
+        self.adapter_config = Some(text);
+        Ok(())
+    }
+
+    fn adapter(&self) -> Option<&Path> {
+        self.adapter.as_deref()
+    }
+
     fn names_elsewhere(&self) -> Option<KeyRemapper> {
         let config = self.config(self.vocabulary.max(1)).ok()?;
         Some(config.hub_keys())
+    }
+
+    fn frozen_bytes(&self) -> Option<usize> {
+        let lora = self.lora().ok().flatten();
+        lora.map(|_| if self.base == BaseType::F32 { 4 } else { 2 })
     }
 
     fn may_lack(&self) -> Box<dyn Fn(&str) -> bool> {
@@ -256,7 +293,7 @@ impl Model for Decoder {
 
     fn hub(&self) -> Option<Hub> {
         let config = self.config(self.vocabulary).ok()?;
-        let lora = self.lora();
+        let lora = self.lora().ok()?;
         Some(Hub { config, lora })
     }
 
@@ -290,7 +327,8 @@ impl Model for Decoder {
                 "length is {length}, but the model has {positions} positions"
             ));
         }
-        if self.base != BaseType::F32 && (self.lora_rank == 0 || self.architecture.is_none()) {
+        let is_frozen = self.lora()?.is_some() && self.architecture.is_some();
+        if self.base != BaseType::F32 && !is_frozen {
             return Err(usage!(
                 "base is for weights of --from that an adapter leaves as they are: give --from and \
                  --lora-rank, or leave it out"

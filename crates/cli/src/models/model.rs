@@ -110,6 +110,21 @@ pub trait Model: Configurable {
         Ok(&[])
     }
 
+    /// Reads what the adapter is that it starts from, if it does.
+    fn adopt_adapter(&mut self) -> Result<(), CliError> {
+        Ok(())
+    }
+
+    /// The folder of that adapter.
+    fn adapter(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Bytes of a parameter, if nearly all are frozen.
+    fn frozen_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Which tensors the weights that it starts from may lack.
     fn may_lack(&self) -> Box<dyn Fn(&str) -> bool> {
         Box::new(|_| false)

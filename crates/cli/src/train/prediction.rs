@@ -70,13 +70,11 @@ pub fn rest_lines(
     cut: &[usize],
     workers: &[usize],
 ) -> String {
-    let state = settings.training.optimizer_state();
     let mut of_workers = vec![MemoryUse::default(); settings.pipeline.workers()];
     let mut begin = 0;
     for (&count, &worker) in cut.iter().zip(workers) {
         let of_stage: usize = parameters[begin..begin + count].iter().sum();
-        // Parameters are single floats.
-        let memory = MemoryUse::at_rest(4 * of_stage as u64, state);
+        let memory = memory_check::at_rest(settings, of_stage);
         of_workers[worker] = of_workers[worker] + memory;
         begin += count;
     }

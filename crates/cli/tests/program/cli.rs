@@ -474,7 +474,7 @@ fn verify_says_what_is_wrong_with_its_arguments() {
         --data imagenet => verify takes its images from digits, cifar10 or cifar100
         --model vit --width 6 => 6
         --model vit --filters 8 => filters is for amoebanet-d, amoebanet-b and unet, not for vit
-        --width 8 => width is for vit and transformer-lm, not for amoebanet-d
+        --width 8 => width is for vit, transformer-lm and decoder, not for amoebanet-d
         --model transformer-lm --data cifar10 => transformer-lm does not learn from cifar10: it learns from text
         ",
     );
@@ -492,12 +492,12 @@ fn help_has_a_line_for_each_flag_and_says_which_model_a_default_is_of() {
         &[
             "Data set [default: digits, or text for transformer-lm]",
             "Model [default: amoebanet-d, or transformer-lm for text]",
-            "Passes over the training set [default: 8, 30 for vit, 12 for transformer-lm]",
-            "Highest learning rate [default: 0.004, 0.001 for vit, 0.003 for transformer-lm]",
+            "Passes over the training set [default: 8, 30 for vit, 12 for transformer-lm and decoder]",
+            "Highest learning rate [default: 0.004, 0.001 for vit, 0.003 for transformer-lm and decoder]",
             "Filters, divisible by 4 (amoebanet-d, amoebanet-b) [default: 16]",
-            "Normal cells, divisible by 3 (amoebanet-d, amoebanet-b); blocks (vit, transformer-lm) \
-             [default: 3, 4 for vit and transformer-lm]",
-            "(text) [default: each byte is a token]",
+            "Normal cells, divisible by 3 (amoebanet-d, amoebanet-b); blocks (vit, transformer-lm, decoder) \
+             [default: 3, 4 for vit, transformer-lm and decoder]",
+            "(text, numbers) [default: each byte is a token]",
         ],
     );
     // The usual flags, then all with the meaning of each value.

@@ -9,6 +9,7 @@ mod data;
 mod devices;
 mod docs;
 mod export;
+mod finetune;
 #[path = "../../../../datasets/cifar/tests/folder/mod.rs"]
 mod folder;
 mod guide;

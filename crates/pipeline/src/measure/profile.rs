@@ -26,7 +26,7 @@ use crate::{
         side_by_side::Chain,
     },
     model::{
-        flow::Flow, flows, keyed_rng::StepKey, layer::Layer, parameters::count_parameters,
+        flow::Flow, flows, keyed_rng::StepKey, layer::Layer, parameters::parameter_bytes,
         wiring::Wiring,
     },
 };
@@ -317,12 +317,16 @@ impl Profiler {
                 setting: &setting,
             };
             let panicked = StepError::panicked("layer");
+            // In mixed precision, the copy has fewer bits than the layer.
+            let least = self.precision.cast().map_or(0, |_| size_of::<f32>());
+            let [parameters, trained] = parameter_bytes(&bench.layer, least);
             let measured = caught(|| bench.measure(&input)).map_err(panicked);
             let measured = measured.map_err(failed(layers, index))?;
             let (profile, output) = measured.map_err(failed(layers, index))?;
             let profile = LayerProfile {
                 name: layer.name(),
-                parameters: (size_of::<f32>() * count_parameters(layer)) as u64,
+                parameters,
+                trained: Some(trained).filter(|trained| *trained != parameters),
                 output: bytes(output.flow.clone()) as u64,
                 ..profile
             };

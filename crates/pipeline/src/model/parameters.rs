@@ -36,6 +36,26 @@ pub fn count_parameters<M: Module>(module: &M) -> usize {
     counter.0
 }
 
+/// Bytes of the parameters of a module whose values are there, and of those that are trained: at least so
+/// many each.
+pub(crate) fn parameter_bytes<M: Module>(module: &M, least: usize) -> [u64; 2] {
+    struct Bytes([u64; 2], usize);
+
+    impl ParameterVisitor for Bytes {
+        fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            let each = value.dtype().size().max(self.1);
+            let bytes = (value.shape().num_elements() * each) as u64;
+            self.0[0] += bytes;
+            self.0[1] += bytes * u64::from(param.is_require_grad());
+        }
+    }
+
+    let mut bytes = Bytes([0; 2], least);
+    visit_parameters(module, &mut bytes);
+    bytes.0
+}
+
 /// Whether a module has a parameter that training changes.
 pub(crate) fn is_trainable<M: Module>(module: &M) -> bool {
     struct Find(bool);

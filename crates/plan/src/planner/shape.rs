@@ -36,6 +36,7 @@ struct SummedProfile {
     weight: Vec<f64>,
     /// Bytes.
     parameters: Vec<u128>,
+    trained: Vec<u128>,
     kept: Vec<u128>,
 }
 
@@ -52,6 +53,7 @@ impl SummedProfile {
             input: sums(|layer| layer.backward - layer.weight_or_half()),
             weight: sums(LayerProfile::weight_or_half),
             parameters: bytes(|layer| layer.parameters),
+            trained: bytes(LayerProfile::trained_or_all),
             kept: bytes(LayerProfile::kept_or_output),
             profile,
         }
@@ -105,6 +107,10 @@ impl<'a> ProfiledModel<'a> {
         bytes(&self.on(0).parameters, layers)
     }
 
+    fn trained(&self, layers: &Range<usize>) -> u64 {
+        bytes(&self.on(0).trained, layers)
+    }
+
     /// Seconds of both passes through all layers at speed 1, with the faster kind of forward pass.
     pub fn total(&self) -> f64 {
         let sums = self.on(0);
@@ -134,7 +140,8 @@ impl<'a> ProfiledModel<'a> {
             buckets: Vec::new(),
             output: profile.layers[layers.end - 1].output as f64,
             memory: StageMemory {
-                fixed: MemoryUse::at_rest(parameters, self.state).total() as f64,
+                fixed: MemoryUse::at_rest(parameters, self.trained(&layers), self.state).total()
+                    as f64,
                 version: parameters as f64,
                 input: input as f64,
                 activations,
@@ -154,7 +161,7 @@ impl<'a> ProfiledModel<'a> {
         let all = seconds(layers.start);
         let mut buckets: Vec<(f64, u64)> = Vec::new();
         for layer in layers.clone().rev() {
-            let own = self.parameters(&(layer..layer + 1));
+            let own = self.trained(&(layer..layer + 1));
             let limit = match buckets.len() {
                 0 | 1 => self.bucket.min(FIRST_BUCKET),
                 _ => self.bucket,
@@ -289,7 +296,8 @@ impl<'a> Shape<'a> {
         let ranges = ranges(cut);
         let rest = self.loads[worker].iter().map(|load| {
             let parameters = self.model.parameters(&ranges[load.stage]);
-            MemoryUse::at_rest(parameters, self.model.state)
+            let trained = self.model.trained(&ranges[load.stage]);
+            MemoryUse::at_rest(parameters, trained, self.model.state)
         });
         let mut rest = rest.fold(MemoryUse::default(), |sum, stage| sum + stage);
         if self.schedule.is_asynchronous() {
@@ -312,7 +320,7 @@ impl<'a> Shape<'a> {
     fn passing_gradients(&self, worker: usize, ranges: &[Range<usize>]) -> u64 {
         let adding = self.loads[worker].iter().filter(|load| load.count > 1);
         let layers = adding.flat_map(|load| ranges[load.stage].clone());
-        let bytes = layers.map(|layer| self.model.parameters(&(layer..layer + 1)));
+        let bytes = layers.map(|layer| self.model.trained(&(layer..layer + 1)));
         bytes.max().unwrap_or_default()
     }
 

@@ -75,6 +75,7 @@ fn costs(
         let sum = |part: &dyn Fn(&LayerProfile) -> f64| layers.iter().map(part).sum::<f64>();
         let weight = sum(&|l| l.weight.unwrap_or(l.backward / 2.0)) / speed;
         let parameters = sum(&|l| l.parameters as f64);
+        let trained = sum(&|l| trained_bytes(l) as f64);
         let activations = input + sum(&|l| l.kept.unwrap_or(l.output) as f64);
         let replicas = workers.len() as f64;
         let neighbours: Vec<_> = workers.windows(2).map(|w| (w[0], w[1])).collect();
@@ -96,7 +97,7 @@ fn costs(
                 .collect(),
             output: layers.last().unwrap().output as f64,
             memory: StageMemory {
-                fixed: parameters * (2 + u64::from(request.state.0)) as f64,
+                fixed: parameters + trained * (1 + u64::from(request.state.0)) as f64,
                 version: parameters,
                 input,
                 activations,
@@ -151,9 +152,9 @@ fn buckets(
         layers.iter().map(own).sum()
     };
     let trained: Vec<usize> = (0..layers.len())
-        .filter(|&i| layers[i].parameters > 0)
+        .filter(|&i| trained_bytes(&layers[i]) > 0)
         .collect();
-    let bytes = |own: &[usize]| own.iter().map(|&i| layers[i].parameters).sum::<u64>();
+    let bytes = |own: &[usize]| own.iter().map(|&i| trained_bytes(&layers[i])).sum::<u64>();
     let mut left = &trained[..];
     let mut buckets = Vec::new();
     while !left.is_empty() {
@@ -185,7 +186,7 @@ fn passing_gradients(request: &PlanRequest, schedule: &Schedule, cut: &[usize]) 
             let first: usize = cut[..stage].iter().sum();
             &request.profile.layers[first..first + cut[stage]]
         });
-        layers.map(|layer| layer.parameters).max().unwrap_or(0)
+        layers.map(trained_bytes).max().unwrap_or(0)
     });
     workers.collect()
 }
@@ -217,8 +218,9 @@ fn kept_for_failures(request: &PlanRequest, schedule: &Schedule, cut: &[usize]) 
         let first: usize = cut[..stage].iter().sum();
         let layers = &request.profile.layers[first..first + cut[stage]];
         let parameters: u64 = layers.iter().map(|layer| layer.parameters).sum();
+        let trained: u64 = layers.iter().map(trained_bytes).sum();
         let is_window = schedule.is_asynchronous();
-        u64::from(is_window) * parameters * (1 + u64::from(request.state.0))
+        u64::from(is_window) * (parameters + trained * u64::from(request.state.0))
     });
     workers.collect()
 }
@@ -377,11 +379,17 @@ fn gradients_are_added_up_in_buckets() {
     }
 }
 
+/// Bytes of the parameters that are trained.
+fn trained_bytes(layer: &LayerProfile) -> u64 {
+    layer.trained.unwrap_or(layer.parameters)
+}
+
 prop_compose! {
     fn layer()(
         forward in 0.1..10.0_f64, backward in 0.1..20.0_f64, weight in proptest::option::of(0.0..1.0_f64),
         quiet in proptest::option::of(0.5..1.0_f64), fixed in 0.0..0.5_f64, parameters in 0..100_u64,
         output in 1..1000_u64, kept in proptest::option::of(1..2000_u64),
+        trained in proptest::option::of(0.0..=1.0_f64),
     ) -> LayerProfile {
         LayerProfile {
             name: String::new(),
@@ -392,6 +400,7 @@ prop_compose! {
             forward_fixed: fixed * forward,
             backward_fixed: fixed * backward,
             parameters,
+            trained: trained.map(|share: f64| (share * parameters as f64) as u64),
             output,
             kept,
         }

@@ -51,6 +51,7 @@ fn a_profile_is_read() {
         backward_fixed: 0.15,
         parameters: 20,
         output: 16,
+        trained: None,
         kept: Some(48),
     };
     assert_eq!(profile.layers, [first, second]);
@@ -125,6 +126,7 @@ prop_compose! {
         name in name(), forward in time(), backward in time(), quiet in prop::option::of(time()),
         weight in prop::option::of(0.0..=1.0), fixed in [0.0..=1.0, 0.0..=1.0],
         [parameters, output] in [0..1_u64 << 50, 0..1_u64 << 50], kept in prop::option::of(0..1_u64 << 50),
+        trained in prop::option::of(0.0..=1.0),
     ) -> LayerProfile {
         LayerProfile {
             name,
@@ -135,6 +137,7 @@ prop_compose! {
             forward_fixed: fixed[0] * forward,
             backward_fixed: fixed[1] * backward,
             parameters,
+            trained: trained.map(|share: f64| (share * parameters as f64) as u64),
             output,
             kept,
         }

@@ -1,0 +1,240 @@
+//! Pretrained decoders, as a user fine-tunes them: from a folder to an adapter, and to a folder again.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::running::{Here, check_contains, root};
+
+/// Tiny random models that `transformers` wrote.
+const MODELS: &str = "models/decoder/tests/golden";
+/// A template with special tokens around each turn.
+const TEMPLATE: &str = "{% for m in messages %}<|begin|>{{ m.role }} {{ m.content }}<|end|>\n\
+                        {% endfor %}{% if add_generation_prompt %}<|begin|>assistant {% endif %}";
+const SMALL: &str = "--length 20 --batch-size 4 --epochs 2 --lr 0.01";
+
+/// A folder `model` of the Hub with a tokenizer and a chat template, and `chat.jsonl`.
+fn with_model(name: &str) -> Here {
+    let here = Here::new();
+    let model = here.join("model");
+    fs::create_dir(&model).unwrap();
+    for entry in fs::read_dir(root().join(MODELS).join(name)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() && !path.ends_with("golden.safetensors") {
+            fs::copy(&path, model.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let words =
+        "[UNK] user assistant what is after one two three four five six seven eight nine ten";
+    let mut vocabulary = serde_json::Map::new();
+    for (number, word) in words.split(' ').enumerate() {
+        vocabulary.insert(word.to_owned(), number.into());
+    }
+    let special = |id: usize, content: &str| {
+        json!({ "id": id, "content": content, "special": true, "single_word": false,
+                "lstrip": false, "rstrip": false, "normalized": false })
+    };
+    let tokenizer = json!({
+        "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]" },
+        "pre_tokenizer": { "type": "Whitespace" },
+        "added_tokens": [special(16, "<|begin|>"), special(17, "<|end|>")],
+    });
+    here.write("model/tokenizer.json", tokenizer.to_string());
+    here.write("model/tokenizer_config.json", r#"{"eos_token": "<|end|>"}"#);
+    here.write("model/chat_template.jinja", TEMPLATE);
+    let names: Vec<_> = words.split(' ').skip(6).collect();
+    let mut lines = String::new();
+    for pair in names.windows(2).cycle().take(20) {
+        let turn = |role: &str, content: &str| json!({ "role": role, "content": content });
+        let question = turn("user", &format!("what is after {}", pair[0]));
+        let line = json!({ "messages": [question, turn("assistant", pair[1])] });
+        lines += &format!("{line}\n");
+    }
+    here.write("chat.jsonl", lines);
+    here
+}
+
+fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            (name, fs::read(path).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// The same adapter files for any cut, schedule and recomputation.
+#[test]
+fn an_adapter_is_the_same_under_any_cut() {
+    let here = with_model("qwen3");
+    let mut expected = None;
+    for (index, way) in [
+        "--stages 1 --micro-batches 4",
+        "--stages 2",
+        "--stages 3 --schedule gpipe --recompute always",
+        "--stages 4 --recompute never",
+        "--stages 2 --schedule zb-h1 --base f16",
+    ]
+    .iter()
+    .enumerate()
+    {
+        here.run(&format!(
+            "train --from model --data chat --chat chat.jsonl {SMALL} --lora-rank 2 --lora-dropout 0.2 \
+             --balance even --micro-batches 4 {} --out run-{index}",
+            way.replace("--micro-batches 4", "")
+        ));
+        here.run(&format!("export run-{index} --out adapter-{index}"));
+        let found = files(&here.join(format!("adapter-{index}")));
+        let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["adapter_config.json", "adapter_model.safetensors"]);
+        let expected = expected.get_or_insert_with(|| found.clone());
+        assert!(*expected == found, "{way}");
+    }
+    let config = here.json("adapter-0/adapter_config.json");
+    assert_eq!(
+        (&config["r"], &config["lora_alpha"]),
+        (&json!(2), &json!(4.0))
+    );
+    assert!(
+        config["base_model_name_or_path"]
+            .as_str()
+            .unwrap()
+            .ends_with("model")
+    );
+}
+
+#[test]
+fn a_folder_becomes_an_adapter_and_a_folder_again() {
+    let here = with_model("qwen2");
+    let train = "train --data chat --chat chat.jsonl --balance even";
+    let said = here.run(&format!(
+        "{train} --from model {SMALL} --lora-rank 2 --out run"
+    ));
+    check_contains(
+        &said.err,
+        &[
+            "chat.jsonl: 18 examples to train on, 2 to test with",
+            "starting from model",
+        ],
+    );
+    check_contains(&said.out, &["of 2 held-out answers are exact"]);
+    let of_run = here.json_of("eval run");
+    assert_eq!(of_run["exact_answers"]["all"], 2);
+
+    // An adapter beside its base, and both in one, are the run's model.
+    here.run("export run --out adapter");
+    here.run("export run --merge --out merged");
+    let chat = "--data chat --chat chat.jsonl --length 20 --batch-size 4 --all";
+    let all = here.json_of("eval run --all");
+    let loss = |json: &Value| json["test"]["loss"].as_f64().unwrap();
+    let beside = here.json_of(&format!("eval model --adapter adapter {chat}"));
+    assert_eq!(beside, all);
+    let merged = here.json_of(&format!("eval merged {chat}"));
+    assert!((loss(&merged) - loss(&all)).abs() < 1e-4, "{merged} {all}");
+    let base = here.json_of(&format!("eval model {chat}"));
+    assert!(loss(&base) > loss(&all) + 0.1, "{base} {all}");
+
+    // What an adapter does not change is the same to the byte.
+    for name in ["config.json", "tokenizer.json", "chat_template.jinja"] {
+        assert_eq!(
+            here.bytes(&format!("merged/{name}")),
+            here.bytes(&format!("model/{name}"))
+        );
+    }
+    let greedy = "--temperature 0 --tokens 5 --prompt one";
+    assert_eq!(
+        here.succeed(&format!("eval run {greedy}")),
+        here.succeed(&format!("eval model --adapter adapter {greedy}"))
+    );
+
+    // Training goes on from the adapter.
+    let said = here.run(&format!(
+        "{train} --from model --adapter adapter {SMALL} --out more"
+    ));
+    check_contains(
+        &said.err,
+        &["starting from model, with the adapter adapter"],
+    );
+    assert!(loss(&here.json_of("eval more --all")) < loss(&all));
+
+    // All weights are trained without one.
+    here.run(&format!("{train} --from model {SMALL} --out full"));
+    here.run("export full --out whole");
+    let whole = here.json_of(&format!("eval whole {chat}"));
+    assert_eq!(whole, here.json_of("eval full --all"));
+}
+
+/// A small decoder from scratch, and the adapter that the documentation has, on fewer numbers.
+#[test]
+fn a_decoder_from_scratch_gets_an_adapter() {
+    let here = Here::new();
+    let model = "--layers 1 --width 16 --heads 2 --key-heads 1 --length 40";
+    here.run(&format!(
+        "train --model decoder {model} --epochs 1 --lr 1e-3 --out base"
+    ));
+    let said = here.run("train --from base --data numbers --lora-rank 2 --epochs 1 --out run");
+    check_contains(&said.out, &["of 199 held-out answers are exact"]);
+    here.run("export run --merge --out merged");
+    let config = here.json("merged/config.json");
+    assert_eq!(
+        (&config["model_type"], &config["num_key_value_heads"]),
+        (&json!("llama"), &json!(1))
+    );
+    let merged = here.json_of("eval merged --data numbers --length 40 --batch-size 16");
+    let own = here.json_of("eval run");
+    let loss = |json: &Value| json["test"]["loss"].as_f64().unwrap();
+    assert!((loss(&merged) - loss(&own)).abs() < 1e-4, "{merged} {own}");
+}
+
+#[test]
+fn what_cannot_be_fine_tuned_is_refused() {
+    let here = with_model("qwen2");
+    here.write("bad.jsonl", "{\"messages\": []}\n");
+    here.write("broken.jsonl", "{\"text\": \"one\"}\n{\"text\": \n");
+    fs::create_dir(here.join("empty")).unwrap();
+    here.refuse(
+        "train --from model --data chat --out no",
+        "no conversations: name a file",
+    );
+    here.refuse_all(
+        "train --from model --data chat --out no",
+        "
+        --chat nowhere.jsonl => nowhere.jsonl
+        --chat broken.jsonl => broken.jsonl:2
+        --chat bad.jsonl => bad.jsonl:1
+        --chat chat.jsonl --length 65 => length is 65, but the model has 64 positions
+        --chat chat.jsonl --layers 3 => layers is what the model of --from has: leave it out
+        --chat chat.jsonl --base bf16 => base is for weights of --from that an adapter leaves as they are
+        --chat chat.jsonl --lora-rank 2 --lora-targets c_attn => target_modules has c_attn, which matches no
+        --chat chat.jsonl --adapter nowhere => nowhere/adapter_config.json
+        ",
+    );
+    here.refuse_all(
+        "train --model decoder --out no",
+        "
+        --from empty => empty is not a run, and has no config.json
+        --data chat --chat chat.jsonl => no tokenizer: take that of the model with --from
+        --heads 3 => 3 heads cannot share a width of 128
+        --lora-rank 2 --lora-dropout 1 => lora_dropout is 1, not from 0 to less than 1
+        ",
+    );
+    here.refuse_all(
+        "eval model --data chat --chat chat.jsonl",
+        "
+        --prompt one --top-p 0 => top-p must be more than 0 and at most 1
+        --prompt one --top-p 1.5 => top-p must be more than 0 and at most 1
+        --averaged => is not a run, but weights
+        ",
+    );
+    let config = here.read("model/config.json").replace("qwen2", "gemma");
+    here.write("model/config.json", config);
+    here.refuse(
+        "train --from model --out no",
+        "model_type is gemma: known are llama",
+    );
+    assert!(!here.join("no").exists());
+}
