@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn it_ends_with_the_work() {
         let load = HalfACore::default();
-        assert_eq!(load.beside(|| load.on.load(Ordering::Relaxed)), true);
+        assert!(load.beside(|| load.on.load(Ordering::Relaxed)));
         assert!(!load.on.load(Ordering::Relaxed));
         assert_eq!(Arc::strong_count(&load.on), 1); // its thread is gone
     }

@@ -55,11 +55,11 @@ impl<L: LanguageModel> HubExport<'_, L> {
             Some(base) => self.rewrite(base, out),
             None if merge => {
                 let plain = out.with_added_extension("partial");
-                self.from_nothing(&plain)?;
+                self.new_folder(&plain)?;
                 self.rewrite(&plain, out)?;
                 fs::remove_dir_all(&plain).map_err(CliError::file(&plain))
             }
-            None => self.from_nothing(out),
+            None => self.new_folder(out),
         }
     }
 
@@ -99,7 +99,7 @@ impl<L: LanguageModel> HubExport<'_, L> {
     }
 
     /// A folder of a model that had none: its configuration, its weights in f32, and its tokenizer.
-    fn from_nothing(&self, out: &Path) -> Result<(), CliError> {
+    fn new_folder(&self, out: &Path) -> Result<(), CliError> {
         let config = &self.hub.config;
         fs::create_dir(out).map_err(CliError::file(out))?;
         let path = out.join(HUB_CONFIG);

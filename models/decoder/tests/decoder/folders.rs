@@ -126,7 +126,7 @@ fn merged_folders_compute_what_peft_computes() {
         common::load(&config, &merged, &mut pipeline);
         let mut golden = Golden::open(&folder(model).join("adapter"));
         let logits = pipeline
-            .infer(golden.ints::<2>("tokens").slice([0..1]))
+            .infer(golden.ints::<2>("tokens").narrow(0, 0, 1))
             .unwrap();
         let size = logits.shape().num_elements();
         let what = format!("{model}, merged");
