@@ -16,8 +16,8 @@ use serde::Serialize;
 use toml::Table;
 
 pub use self::{
-    data_set::{Contents, DataSet, ImageData, TextData, check},
-    examples::ExampleBatcher,
+    data_set::{Contents, DataSet, ImageData, TextData, TextSamples, check},
+    examples::padded,
     fingerprint::of_classes,
     images::{ImageSets, Labels},
     text_sets::HeldOut,

@@ -198,7 +198,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
             let by_class = flags.by_class;
             with_model(
                 (model, data),
-                seed,
+                (seed, run.settings.pipeline.micro_batches),
                 load,
                 Score {
                     run: &run,

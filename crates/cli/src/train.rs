@@ -135,7 +135,8 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         true => None,
         false => OpenWeights::open(&settings.model.pretrained, processes)?,
     };
-    let (model, seed) = ((&settings.model.model, &data), settings.training.seed);
+    let model = (&settings.model.model, &data);
+    let way = (settings.training.seed, settings.pipeline.micro_batches);
     let threads = settings.pipeline.cpu_threads(processes.rank())?;
     output::say(&hardware::shared_cores(threads, cores()));
     if flags.dry_run {
@@ -150,7 +151,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
             settings: &settings,
             remeasure: flags.remeasure,
         };
-        with_model(model, seed, load, dry_run)?;
+        with_model(model, way, load, dry_run)?;
         return Ok(ExitCode::SUCCESS);
     }
     let train = Train {
@@ -184,7 +185,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         return Ok(ExitCode::SUCCESS);
     }
     output::say(&hardware::hints());
-    with_model(model, seed, Load::Parts, train)
+    with_model(model, way, Load::Parts, train)
 }
 
 /// What is there of a run to resume.

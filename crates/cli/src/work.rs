@@ -2,10 +2,7 @@
 
 use std::{fmt::Write, rc::Rc};
 
-use burn::{
-    data::dataloader::batcher::Batcher,
-    tensor::{Device, Int, Tensor},
-};
+use burn::tensor::{Device, Int, Tensor};
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
     train::{RunFolder, Source, Task, TrainSettings, Trainer},
@@ -16,7 +13,9 @@ use stovepipe_text::PADDING;
 use stovepipe_transformer::Sampling;
 
 use crate::{
-    data::{AnyDataSet, Contents, ExampleBatcher, HeldOut, ImageData, ImageSets, Labels, TextData},
+    data::{
+        AnyDataSet, Contents, HeldOut, ImageData, ImageSets, Labels, TextData, TextSamples, padded,
+    },
     error::{CliError, usage},
     files,
     mistakes::MistakeFinder,
@@ -101,7 +100,7 @@ pub type ConfusionOf<L> = Box<dyn Fn(&Pipeline<L>, usize) -> Result<Confusion, C
 /// Does work on a model, with its data if these are to be loaded.
 pub fn with_model<W: Work>(
     (model, data): (&AnyModel, &AnyDataSet),
-    seed: u64,
+    (seed, micro_batches): (u64, usize),
     load: Load,
     work: W,
 ) -> Result<W::Done, CliError> {
@@ -134,8 +133,11 @@ pub fn with_model<W: Work>(
             let on_text = OnText {
                 text,
                 sample_needs: model.sample_needs(&sizes),
-                length: model.window(),
-                seed,
+                shape: TextSamples {
+                    length: model.window(),
+                    seed,
+                    micro_batches,
+                },
                 load,
                 samples,
                 work,
@@ -205,8 +207,7 @@ impl<W: Work> ModelWork for OnImages<'_, W> {
 struct OnText<'a, W> {
     text: &'a dyn TextData,
     sample_needs: u64,
-    length: usize,
-    seed: u64,
+    shape: TextSamples,
     load: Load,
     samples: usize,
     work: W,
@@ -220,11 +221,11 @@ impl<W: Work> ModelWork for OnText<'_, W> {
     }
 
     fn predict_text<L: LanguageModel>(self, layers: Vec<L>) -> Result<W::Done, CliError> {
-        let (length, seed) = (self.length, self.seed);
+        let TextSamples { length, seed, .. } = self.shape;
         let texts = match self.load {
             Load::Nothing => None,
-            Load::Parts => Some(self.text.load(length, seed)?),
-            Load::Whole => Some(self.text.load_whole(length)?),
+            Load::Parts => Some(self.text.load(self.shape)?),
+            Load::Whole => Some(self.text.load_whole(self.shape)?),
         };
         if let Some(texts) = &texts {
             output::say(&format!("{}\n", texts.about));
@@ -306,7 +307,8 @@ fn exact<L: LanguageModel>(
 ) -> Result<(usize, usize), CliError> {
     let mut right = 0;
     for examples in examples.chunks(batch_size.max(1)) {
-        let (inputs, targets) = ExampleBatcher.batch(examples.to_vec(), &Device::flex());
+        let of_batch: Vec<_> = examples.iter().collect();
+        let (inputs, targets) = padded(&of_batch, &Device::flex());
         let [_, length] = targets.dims();
         let found = pipeline.infer(inputs)?.argmax(2).into_data();
         let (found, targets) = (found.iter::<i64>(), targets.into_data());

@@ -12,7 +12,7 @@ use stovepipe_chat::{ChatError, ChatTemplate, ChatTokenizer, Encoder, Example, E
 use stovepipe_text::Tokenizer;
 
 use super::{
-    data_set::{Contents, DataSet, TextData, check},
+    data_set::{Contents, DataSet, TextData, TextSamples, check},
     examples::sets,
     fingerprint::{fingerprint, hashed},
     text_sets::TextSets,
@@ -133,8 +133,8 @@ impl Chat {
 
     fn sets(
         &self,
-        training: Vec<Example>,
-        testing: Vec<Example>,
+        of_both: [Vec<Example>; 2],
+        micro_batches: usize,
         about: &str,
     ) -> Result<TextSets, CliError> {
         let file = self.file()?;
@@ -144,7 +144,7 @@ impl Chat {
             ("chat", hashed([content])),
             ("tokenizer", hashed([tokenizer])),
         ];
-        Ok(sets(training, testing, fingerprint(parts), about))
+        Ok(sets(of_both, micro_batches, about, fingerprint(parts)))
     }
 }
 
@@ -166,8 +166,8 @@ impl TextData for Chat {
             .collect())
     }
 
-    fn load(&self, length: usize, _: u64) -> Result<TextSets, CliError> {
-        let examples = self.examples(length)?;
+    fn load(&self, samples: TextSamples) -> Result<TextSets, CliError> {
+        let examples = self.examples(samples.length)?;
         let about = self.about(&examples)?;
         let mut training = examples.list;
         let kept = (training.len() as f64 * self.held_out).ceil() as usize;
@@ -178,13 +178,14 @@ impl TextData for Chat {
             ));
         }
         let testing = training.split_off(training.len() - kept);
-        self.sets(training, testing, &about)
+        self.sets([training, testing], samples.micro_batches, &about)
     }
 
-    fn load_whole(&self, length: usize) -> Result<TextSets, CliError> {
-        let examples = self.examples(length)?;
+    fn load_whole(&self, samples: TextSamples) -> Result<TextSets, CliError> {
+        let examples = self.examples(samples.length)?;
         let about = self.about(&examples)?;
-        self.sets(examples.list.clone(), examples.list, &about)
+        let of_both = [examples.list.clone(), examples.list];
+        self.sets(of_both, samples.micro_batches, &about)
     }
 
     fn end(&self) -> Result<Option<u32>, CliError> {

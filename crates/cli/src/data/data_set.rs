@@ -50,6 +50,16 @@ pub enum Contents<'a> {
     Text(&'a dyn TextData),
 }
 
+/// How samples are made of texts.
+#[derive(Clone, Copy, Debug)]
+pub struct TextSamples {
+    /// The most tokens of a sample.
+    pub length: usize,
+    pub seed: u64,
+    /// Micro-batches of a mini-batch.
+    pub micro_batches: usize,
+}
+
 pub trait TextData {
     fn tokenizer(&self) -> Result<Tokenizer, CliError>;
 
@@ -59,11 +69,11 @@ pub trait TextData {
     /// All tokens, one after the other.
     fn tokens(&self, tokenizer: &Tokenizer) -> Result<Arc<[u32]>, CliError>;
 
-    /// In samples of at most `length` tokens, some held out.
-    fn load(&self, length: usize, seed: u64) -> Result<TextSets, CliError>;
+    /// Some of it held out.
+    fn load(&self, samples: TextSamples) -> Result<TextSets, CliError>;
 
     /// All to test with.
-    fn load_whole(&self, length: usize) -> Result<TextSets, CliError>;
+    fn load_whole(&self, samples: TextSamples) -> Result<TextSets, CliError>;
 
     /// The token that ends an answer.
     fn end(&self) -> Result<Option<u32>, CliError> {

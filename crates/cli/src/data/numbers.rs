@@ -10,7 +10,7 @@ use stovepipe_chat::Example;
 use stovepipe_text::Tokenizer;
 
 use super::{
-    data_set::{Contents, DataSet, TextData},
+    data_set::{Contents, DataSet, TextData, TextSamples},
     examples::sets,
     fingerprint::{fingerprint, hashed},
     text_sets::TextSets,
@@ -93,24 +93,25 @@ impl TextData for Numbers {
             .collect())
     }
 
-    fn load(&self, length: usize, _: u64) -> Result<TextSets, CliError> {
-        let mut training = self.examples(length)?;
+    fn load(&self, samples: TextSamples) -> Result<TextSets, CliError> {
+        let mut training = self.examples(samples.length)?;
         let testing = training.split_off(TRAINING);
         let tokens = self.tokens(&self.tokenizer()?)?;
         let parts = [(
             "numbers",
             hashed(tokens.iter().map(|token| token.to_le_bytes())),
         )];
+        let (of_both, about) = ([training, testing], "names of numbers");
         Ok(sets(
-            training,
-            testing,
+            of_both,
+            samples.micro_batches,
+            about,
             fingerprint(parts),
-            "names of numbers",
         ))
     }
 
-    fn load_whole(&self, length: usize) -> Result<TextSets, CliError> {
-        self.load(length, 0)
+    fn load_whole(&self, samples: TextSamples) -> Result<TextSets, CliError> {
+        self.load(samples)
     }
 
     fn end(&self) -> Result<Option<u32>, CliError> {
@@ -177,7 +178,12 @@ mod tests {
         ] {
             assert_eq!(name(number), expected);
         }
-        let sets = Numbers::default().load(100, 0).unwrap();
+        let samples = TextSamples {
+            length: 100,
+            seed: 0,
+            micro_batches: 4,
+        };
+        let sets = Numbers::default().load(samples).unwrap();
         assert_eq!(
             (sets.source.training_samples(), sets.answers.len()),
             (800, 199)

@@ -18,7 +18,7 @@ use stovepipe_text::{
 };
 
 use super::{
-    data_set::{Contents, DataSet, TextData},
+    data_set::{Contents, DataSet, TextData, TextSamples},
     fingerprint::{fingerprint, hashed},
     text_sets::{HeldOut, TextSets},
 };
@@ -78,8 +78,9 @@ impl TextData for Text {
         Ok(self.read(tokenizer)?.0)
     }
 
-    /// The text in windows of `length` tokens, the last part held out.
-    fn load(&self, length: usize, seed: u64) -> Result<TextSets, CliError> {
+    /// In windows, the last part held out.
+    fn load(&self, samples: TextSamples) -> Result<TextSets, CliError> {
+        let TextSamples { length, seed, .. } = samples;
         let (tokenizer, held_out) = (self.tokenizer()?, self.held_out);
         let (tokens, fingerprint) = self.read(&tokenizer)?;
         let split = Split::new(tokens, &SplitSettings { length, held_out })?;
@@ -99,11 +100,11 @@ impl TextData for Text {
         })
     }
 
-    /// The whole text to test with, in windows of `length` tokens.
-    fn load_whole(&self, length: usize) -> Result<TextSets, CliError> {
+    /// In windows.
+    fn load_whole(&self, samples: TextSamples) -> Result<TextSets, CliError> {
         let (tokens, fingerprint) = self.read(&self.tokenizer()?)?;
         let about = self.about(&format!("{} to test with", count(tokens.len(), "token")));
-        let windows = TokenWindows::new(tokens, length)?;
+        let windows = TokenWindows::new(tokens, samples.length)?;
         let testing = windows.overlapping();
         let data = Data::new(windows, testing, TextBatcher::default());
         Ok(TextSets {

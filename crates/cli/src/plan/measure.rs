@@ -34,7 +34,7 @@ pub fn measure(
         machine,
         processes,
     };
-    with_model(model, 0, Load::Nothing, measure)
+    with_model(model, (0, 1), Load::Nothing, measure)
 }
 
 struct Measure<'a> {

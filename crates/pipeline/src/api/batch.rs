@@ -12,16 +12,19 @@ use crate::{
 /// A mini-batch: inputs, targets and side inputs.
 ///
 /// Methods take a tuple, `(input, target)` or `(input, target, side)`, or a `Batch`. All three parts are
-/// split along the batch; what is [`Replicated`](crate::Replicated) is not.
+/// split along the batch; what is [`Replicated`](crate::Replicated) is not. A batch may also
+/// [bring](Self::and) its own micro-batches.
 #[derive(Clone, Debug)]
 pub struct Batch<I, T, S = ()> {
-    /// The model's input.
+    /// The model's input; of the first micro-batch, if the batch brings its own.
     pub input: I,
     /// The objective's target.
     pub target: T,
     /// What layers read beside their input, such as a mask.
     pub side: S,
     pub(crate) keeps_outputs: bool,
+    /// The other micro-batches, if it brings its own.
+    pub(crate) others: Vec<(I, T, S)>,
 }
 
 impl<I, T> Batch<I, T> {
@@ -39,6 +42,57 @@ impl<I, T, S> Batch<I, T, S> {
         self.keeps_outputs = true;
         self
     }
+
+    /// Adds a micro-batch. The batch is not split then: what it begins with is the first micro-batch. They
+    /// may have unequal numbers of samples, and sequences of unequal lengths, so that little is padded.
+    /// Their number is that of the batch, whatever the pipeline's is.
+    ///
+    /// The loss is still the mean over all: each micro-batch counts by its weight.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::{Batch, CrossEntropy, Pipeline};
+    ///
+    /// let device = Device::flex();
+    /// let pipeline = Pipeline::builder(Dense::layers(&[3, 2])).devices([device.clone()]).build()?;
+    /// let part = |n| (Tensor::<2>::ones([n, 3], &device), Tensor::<1, Int>::zeros([n], &device));
+    /// let batch = Batch::from(part(3)).and(part(1));
+    /// let step = pipeline.train_step(batch, &CrossEntropy::new())?;
+    /// assert_eq!((step.micro_batches, step.weight), (vec![3, 1], 4.0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn and(mut self, micro_batch: impl Into<Self>) -> Self {
+        let Self {
+            input,
+            target,
+            side,
+            others,
+            ..
+        } = micro_batch.into();
+        self.others.push((input, target, side));
+        self.others.extend(others);
+        self
+    }
+
+    /// The input, the target and the side input: of all samples, or of each micro-batch if the batch brings
+    /// its own.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::Batch;
+    ///
+    /// assert_eq!(Batch::new(1, 2).and((3, 4)).parts().count(), 2);
+    /// ```
+    pub fn parts(&self) -> impl Iterator<Item = (&I, &T, &S)> {
+        let others = self
+            .others
+            .iter()
+            .map(|(input, target, side)| (input, target, side));
+        [(&self.input, &self.target, &self.side)]
+            .into_iter()
+            .chain(others)
+    }
 }
 
 impl<I, T> From<(I, T)> for Batch<I, T> {
@@ -54,6 +108,7 @@ impl<I, T, S> From<(I, T, S)> for Batch<I, T, S> {
             target,
             side,
             keeps_outputs: false,
+            others: Vec::new(),
         }
     }
 }

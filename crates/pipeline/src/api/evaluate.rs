@@ -15,7 +15,8 @@ use crate::{
         objective::Objective,
         pipeline::Pipeline,
         tasks::{
-            join_outputs, loss_on, own_outputs, sizes_term, sum_losses, sum_scores, weight_of,
+            SplitBatch, SplitInputs, join_outputs, loss_on, own_outputs, sizes_term, split_inputs,
+            sum_losses, sum_scores,
         },
     },
     engine::{
@@ -41,6 +42,7 @@ impl<L: Layer> Pipeline<L> {
     ) -> Result<L::Output, StepError> {
         let inputs = inputs.into();
         let (_turn, sizes) = self.prepare_forward(&inputs, "infer")?;
+        let inputs = split_inputs::<L>(inputs, &sizes);
         let result = self.run_forward(inputs, &sizes, |_| {
             Ok(OutputUse {
                 loss: None,
@@ -128,20 +130,21 @@ impl<L: Layer> Pipeline<L> {
         let batch = batch.into();
         let prepare = || {
             let turn = self.engine.begin_step()?;
-            let samples = batch::samples(&batch.input)?;
-            let sizes = batch::even_parts(samples, self.engine.micro_batches);
-            let weight = weight_of(objective, &batch.target)?;
-            let targets = batch::split(batch.target.clone(), &sizes, "target")?;
-            Ok::<_, StepError>((turn, sizes, weight, targets))
+            let split = SplitBatch::<L, T>::new(batch, self.engine.micro_batches, objective)?;
+            Ok::<_, StepError>((turn, split))
         };
-        let ((_turn, sizes, weight, targets), _) =
-            self.meet(prepare(), |(_, sizes, weight, _)| {
-                let weight = ("the batch's weight".to_owned(), weight.to_string());
-                let call = ("the call".to_owned(), "evaluate".to_owned());
-                (vec![call, sizes_term(sizes), weight], ())
-            })?;
-        let inputs = Inputs::from((batch.input, batch.side));
-        let result = self.run_forward(inputs, &sizes, |stage| {
+        let ((_turn, split), _) = self.meet(prepare(), |(_, split)| {
+            let weight = ("the batch's weight".to_owned(), split.weight.to_string());
+            let call = ("the call".to_owned(), "evaluate".to_owned());
+            (vec![call, sizes_term(&split.sizes), weight], ())
+        })?;
+        let SplitBatch {
+            sizes,
+            inputs,
+            targets,
+            weight,
+        } = split;
+        let result = self.run_forward(Ok(inputs), &sizes, |stage| {
             Ok(OutputUse {
                 loss: Some(loss_on::<L, T>(stage, objective, &targets, weight)?),
                 keep_outputs: false,
@@ -156,12 +159,12 @@ impl<L: Layer> Pipeline<L> {
 
     fn run_forward(
         &self,
-        inputs: Inputs<L::Input, L::Side>,
+        inputs: Result<SplitInputs<L>, StepError>,
         sizes: &[usize],
         outputs: impl Fn(&StagePlacement) -> Result<OutputUse<L>, StepError>,
     ) -> Result<StepResult<L>, StepError> {
         let turns = self.engine.schedules.turns(sizes.len());
-        let tasks = self.tasks(inputs, (sizes, &turns), None, outputs);
+        let tasks = inputs.and_then(|inputs| self.tasks(inputs, (sizes, &turns), None, outputs));
         let schedule = StepSchedule {
             actions: self.forward_actions(&turns, sizes.len()),
             versions: Vec::new(),

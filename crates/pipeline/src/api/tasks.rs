@@ -6,7 +6,7 @@ use stovepipe_comm::Terms;
 
 use crate::{
     api::{
-        batch::{self, Inputs},
+        batch::{self, Batch, Inputs},
         error::{BoxedError, StepError},
         objective::Objective,
         pipeline::Pipeline,
@@ -34,19 +34,77 @@ pub(crate) struct Parted<L: Layer> {
     key: Option<StepKey>,
 }
 
+/// The inputs and the side inputs of each micro-batch.
+pub(crate) type SplitInputs<L> = (Vec<<L as Layer>::Input>, Vec<<L as Layer>::Side>);
+
+/// A mini-batch as micro-batches.
+pub(crate) struct SplitBatch<L: Layer, T> {
+    /// The samples of each.
+    pub(crate) sizes: Vec<usize>,
+    pub(crate) inputs: SplitInputs<L>,
+    pub(crate) targets: Vec<T>,
+    /// What the sum of losses is divided by.
+    pub(crate) weight: f64,
+}
+
+impl<L: Layer, T: Flow> SplitBatch<L, T> {
+    /// Splits a batch, unless it brings its own micro-batches.
+    pub(crate) fn new(
+        batch: Batch<L::Input, T, L::Side>,
+        micro_batches: usize,
+        objective: &impl Objective<L::Output, T>,
+    ) -> Result<Self, StepError> {
+        if batch.others.is_empty() {
+            let samples = batch::samples(&batch.input)?;
+            let sizes = batch::even_parts(samples, micro_batches);
+            return Ok(Self {
+                weight: weight_of(objective, &batch.target)?,
+                targets: batch::split(batch.target, &sizes, "target")?,
+                inputs: split_inputs::<L>(Inputs::from((batch.input, batch.side)), &sizes)?,
+                sizes,
+            });
+        }
+        let first = (batch.input, batch.target, batch.side);
+        let mut split = Self {
+            sizes: Vec::new(),
+            inputs: (Vec::new(), Vec::new()),
+            targets: Vec::new(),
+            weight: 0.0,
+        };
+        for (input, target, side) in [first].into_iter().chain(batch.others) {
+            let size = [batch::samples(&input)?];
+            split.weight += weight_or_none(objective, &target)?;
+            split.targets.extend(batch::split(target, &size, "target")?);
+            let (input, side) = split_inputs::<L>(Inputs::from((input, side)), &size)?;
+            split.inputs.0.extend(input);
+            split.inputs.1.extend(side);
+            split.sizes.extend(size);
+        }
+        check_weight(split.weight)?;
+        Ok(split)
+    }
+}
+
+pub(crate) fn split_inputs<L: Layer>(
+    inputs: Inputs<L::Input, L::Side>,
+    sizes: &[usize],
+) -> Result<SplitInputs<L>, StepError> {
+    let of_first = batch::split(inputs.input, sizes, "input")?;
+    Ok((of_first, batch::split(inputs.side, sizes, "side input")?))
+}
+
 impl<L: Layer> Parted<L> {
     pub(crate) fn new(
-        inputs: Inputs<L::Input, L::Side>,
+        (inputs, side): SplitInputs<L>,
         sizes: &[usize],
         key: Option<StepKey>,
-    ) -> Result<Self, StepError> {
-        let of_first = batch::split(inputs.input, sizes, "input")?;
-        Ok(Self {
-            inputs: of_first.into_iter().enumerate().collect(),
-            side: batch::split(inputs.side, sizes, "side input")?,
+    ) -> Self {
+        Self {
+            inputs: inputs.into_iter().enumerate().collect(),
+            side,
             samples: ranges(sizes).collect(),
             key,
-        })
+        }
     }
 
     /// The part of a seat. The mini-batch's first micro-batch is the `first` of all.
@@ -88,7 +146,7 @@ impl<L: Layer> Pipeline<L> {
     /// says which replica takes which micro-batch.
     pub(crate) fn tasks(
         &self,
-        inputs: Inputs<L::Input, L::Side>,
+        inputs: SplitInputs<L>,
         (sizes, turns): (&[usize], &Turns),
         training: Option<&Arc<Training>>,
         outputs: impl Fn(&StagePlacement) -> Result<OutputUse<L>, StepError>,
@@ -97,7 +155,7 @@ impl<L: Layer> Pipeline<L> {
             return Err(StepError::LayersLost);
         }
         let key = training.map(|_| self.step_key(0));
-        let mut parted = Parted::new(inputs, sizes, key)?;
+        let mut parted = Parted::new(inputs, sizes, key);
         let parts = |seat: Seat, stage: &StagePlacement| {
             let part = parted.of((seat, stage), (turns, 0), outputs(stage)?)?;
             Ok(Parts::one(part))
@@ -243,12 +301,17 @@ pub(crate) fn sum_scores(stages: &[StageReport], micro_batches: Range<usize>) ->
 }
 
 /// The weight of a mini-batch.
-pub(crate) fn weight_of<O, T>(
-    objective: &impl Objective<O, T>,
-    target: &T,
-) -> Result<f64, StepError> {
-    let weight = caught(|| objective.weight(target));
-    let weight = weight.map_err(StepError::panicked("objective's weight"))?;
+fn weight_of<O, T>(objective: &impl Objective<O, T>, target: &T) -> Result<f64, StepError> {
+    let weight = weight_or_none(objective, target)?;
+    check_weight(weight)
+}
+
+/// The weight of a part of a mini-batch, which may be 0: all of it may be padding.
+fn weight_or_none<O, T>(objective: &impl Objective<O, T>, target: &T) -> Result<f64, StepError> {
+    caught(|| objective.weight(target)).map_err(StepError::panicked("objective's weight"))
+}
+
+fn check_weight(weight: f64) -> Result<f64, StepError> {
     let is_usable = weight.is_finite() && weight > 0.0;
     is_usable
         .then_some(weight)

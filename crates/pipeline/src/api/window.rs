@@ -8,12 +8,12 @@ use stovepipe_schedule::{Action, Pass, Recompute, Timeline, WeightPolicy};
 
 use crate::{
     api::{
-        batch::{self, Batch, Inputs},
+        batch::Batch,
         error::{StepError, WindowError},
         objective::Objective,
         pipeline::Pipeline,
         precision::Precision,
-        tasks::{Parted, loss_on, sum_losses, sum_scores, weight_of},
+        tasks::{Parted, SplitBatch, loss_on, sum_losses, sum_scores},
     },
     engine::{
         parts::{OutputUse, Part, Parts},
@@ -402,20 +402,21 @@ impl<L: Layer, O> Feed<'_, L, O> {
         O: Objective<L::Output, T>,
     {
         let (number, micro_batches) = (self.sizes.len(), self.pipeline.engine.micro_batches);
-        let samples = batch::samples(&batch.input)?;
-        let sizes = batch::even_parts(samples, micro_batches);
-        if sizes.len() < micro_batches {
+        let SplitBatch {
+            sizes,
+            inputs,
+            targets,
+            weight,
+        } = SplitBatch::<L, T>::new(batch, micro_batches, self.objective)?;
+        if sizes.len() != micro_batches {
             return Err(WindowError::FewSamples {
-                samples,
+                samples: sizes.iter().sum(),
                 micro_batches,
             }
             .into());
         }
-        let weight = weight_of(self.objective, &batch.target)?;
-        let targets = batch::split(batch.target, &sizes, "target")?;
         let key = self.pipeline.step_key(number as u64);
-        let inputs = Inputs::from((batch.input, batch.side));
-        let mut parted = Parted::new(inputs, &sizes, Some(key))?;
+        let mut parted = Parted::new(inputs, &sizes, Some(key));
         for (seat, stage, outbox) in &self.seats {
             let outputs = OutputUse {
                 loss: Some(loss_on::<L, T>(stage, self.objective, &targets, weight)?),

@@ -1,6 +1,9 @@
 //! Weighted losses, side inputs, auxiliary heads, and kept outputs.
 
+use std::ops::Range;
+
 use burn::nn::{Embedding, EmbeddingConfig};
+use stovepipe_pipeline::doc_example;
 
 use crate::models::*;
 
@@ -293,4 +296,34 @@ fn bad_batches_are_errors() {
     assert_eq!(step(4, 3), expected);
     let error = pipeline.infer(Tensor::zeros([0, 4], &cpu())).unwrap_err();
     assert!(matches!(error, StepError::EmptyBatch));
+}
+
+/// Micro-batches that a batch brings are those that it would be split into; others count by their weight.
+#[test]
+fn a_batch_may_bring_its_own_micro_batches() {
+    let (input, target) = (vectors(6, 3), labels(6, 2));
+    let part = |samples: Range<usize>| {
+        let (input, target) = (input.clone(), target.clone());
+        (input.slice(samples.clone()), target.slice(samples))
+    };
+    let objective = CrossEntropy::new();
+    for stages in [1, 2] {
+        let builder = Pipeline::builder(doc_example::Dense::layers(&[3, 4, 2])).micro_batches(3);
+        let pipeline = builder.devices(vec![cpu(); stages]).build().unwrap();
+        let run = |batch: Batch<Tensor<2>, Tensor<1, Int>>| {
+            let step = pipeline.train_step(batch, &objective).unwrap();
+            let gradients = gradients_of(&pipeline, &step.gradients);
+            (step.loss, gradients, step.micro_batches)
+        };
+        let whole = run(part(0..6).into());
+        let equal = Batch::from(part(0..2)).and(part(2..4)).and(part(4..6));
+        assert!(run(equal) == whole);
+        let (loss, gradients, sizes) = run(Batch::from(part(0..1)).and(part(1..6)));
+        assert_eq!(sizes, [1, 5]);
+        assert!((loss - whole.0).abs() < 1e-6);
+        assert_close(&gradients, &whole.1, 1e-5);
+        let uneven = Batch::from((part(0..2).0, part(0..1).1)).and(part(2..4));
+        let error = pipeline.train_step(uneven, &objective).unwrap_err();
+        assert_contains(&error, "2 samples in its input, but 1 in its target");
+    }
 }

@@ -94,17 +94,26 @@ impl<I: Flow, T: Flow, S: Flow> Shared<I, T, S> {
 /// What the process that loads tells the others.
 fn packed<I: Flow, T: Flow, S: Flow>(batch: &Batch<I, T, S>) -> Result<Packed, PackError> {
     let mut packed = Packed::default();
-    batch.input.clone().map(&mut Corner).pack(&mut packed)?;
-    batch.target.clone().pack(&mut packed)?;
-    batch.side.clone().pack(&mut packed)?;
+    let count = Tensor::<1, Int>::from_ints([batch.parts().count() as i32], &Device::flex());
+    count.pack(&mut packed)?;
+    for (input, target, side) in batch.parts() {
+        input.clone().map(&mut Corner).pack(&mut packed)?;
+        target.clone().pack(&mut packed)?;
+        side.clone().pack(&mut packed)?;
+    }
     Ok(packed)
 }
 
 fn unpacked<I: Flow, T: Flow, S: Flow>(packed: &mut Packed) -> Result<Batch<I, T, S>, PackError> {
     let device = Device::flex();
-    let input = I::unpack(packed, &device)?;
-    let target = T::unpack(packed, &device)?;
-    Ok((input, target, S::unpack(packed, &device)?).into())
+    let count: i64 = Tensor::<1, Int>::unpack(packed, &device)?.into_scalar();
+    let mut part = || {
+        let input = I::unpack(packed, &device)?;
+        let target = T::unpack(packed, &device)?;
+        Ok::<_, PackError>(Batch::from((input, target, S::unpack(packed, &device)?)))
+    };
+    let first = part()?;
+    (1..count).try_fold(first, |batch, _| Ok(batch.and(part()?)))
 }
 
 /// One number of each sample: a stage that does not read the input needs its batch size alone.

@@ -39,7 +39,7 @@ where
     let mut totals = task.zero();
     for batch in batches {
         let batch = batch?;
-        let samples = samples(&batch.input);
+        let samples = batch.parts().map(|(input, ..)| samples(input)).sum();
         let found = pipeline.evaluate(batch, &task.test)?;
         let loss = (found.loss, found.weight);
         task.add(&mut totals, samples, loss, &found.scores)?;

@@ -4,7 +4,7 @@ use std::fs;
 
 use burn::tensor::{Device, FloatDType};
 use stovepipe_decoder::{DecoderConfig, RopeScaling};
-use stovepipe_pipeline::{KeyedRng, run_plain};
+use stovepipe_pipeline::{Batch, KeyedRng, run_plain};
 
 use crate::common::{self, Golden, MODELS, folder, pipeline};
 
@@ -94,6 +94,48 @@ fn both_dialects_say_the_same() {
     };
     assert_eq!((factor, length), (8.0, 32));
     assert_eq!(common::config("mistral").scaling, RopeScaling::Linear(4.0));
+}
+
+/// Micro-batches of unequal sizes and lengths: the loss and gradients of the padded mini-batch.
+#[test]
+fn a_mini_batch_may_bring_its_own_micro_batches() {
+    for model in MODELS {
+        let config = common::config(model);
+        let mut golden = Golden::open(&folder(model));
+        let (tokens, targets) = (golden.ints::<2>("tokens"), golden.ints::<2>("targets"));
+        let part = |first: usize, samples: usize, length: usize| {
+            [&tokens, &targets].map(|all| all.clone().slice([first..first + samples, 0..length]))
+        };
+        // The last has no target at all.
+        let ways = [
+            vec![part(0, 1, 23), part(1, 2, 17)],
+            vec![part(2, 1, 1), part(1, 1, 17), part(0, 1, 23)],
+        ];
+        for (stages, parts) in [1, 2, 3].into_iter().zip(ways.iter().cycle()) {
+            let pipeline = pipeline(model, stages, FloatDType::F32);
+            let mut parts = parts
+                .iter()
+                .cloned()
+                .map(|[input, target]| Batch::new(input, target));
+            let first = parts.next().unwrap();
+            let batch = parts.fold(first, Batch::and);
+            let sizes: Vec<_> = batch.parts().map(|(input, ..)| input.dims()[0]).collect();
+            let evaluation = pipeline
+                .evaluate(batch.clone(), &common::objective())
+                .unwrap();
+            let step = pipeline.train_step(batch, &common::objective()).unwrap();
+            assert_eq!(step.micro_batches, sizes);
+            let loss = golden.floats("loss");
+            let what = format!("{model} in {stages} stages, {sizes:?}");
+            common::close(&[step.loss as f32], &loss, &what);
+            common::close(&[evaluation.loss as f32], &loss, &what);
+            let names = |name: &str| config.hub_name(name);
+            let found = common::by_name(pipeline.layers(), &step.gradients, names);
+            for (name, expected) in golden.all("grad/") {
+                common::close(&found[&name], &expected, &format!("{what}: {name}"));
+            }
+        }
+    }
 }
 
 /// Padding at the end changes no token before it, in one piece or in another micro-batch.

@@ -6,11 +6,11 @@ use stovepipe_comm::Terms;
 
 use crate::{
     api::{
-        batch::{self, Batch, Inputs},
+        batch::Batch,
         error::StepError,
         objective::Objective,
         pipeline::Pipeline,
-        tasks::{sizes_term, weight_of},
+        tasks::{SplitBatch, SplitInputs, sizes_term},
     },
     engine::schedules::StepSchedule,
     model::{flow::Flow, layer::Layer, unkeyed},
@@ -18,7 +18,7 @@ use crate::{
 
 /// A mini-batch and how it is to be run.
 pub(super) struct MiniBatch<L: Layer, T> {
-    pub(super) inputs: Inputs<L::Input, L::Side>,
+    pub(super) inputs: SplitInputs<L>,
     /// The samples of each micro-batch.
     pub(super) sizes: Vec<usize>,
     /// The target of each micro-batch.
@@ -38,21 +38,19 @@ impl<L: Layer, T: Flow> MiniBatch<L, T> {
         objective: &impl Objective<L::Output, T>,
     ) -> Result<Self, StepError> {
         let engine = &pipeline.engine;
-        let samples = batch::samples(&batch.input)?;
-        let sizes = batch::even_parts(samples, engine.micro_batches);
-        let weight = weight_of(objective, &batch.target)?;
+        let keeps_outputs = batch.keeps_outputs;
+        let batch = SplitBatch::<L, T>::new(batch, engine.micro_batches, objective)?;
         // A layer that was frozen when the pipeline was built may draw random numbers now.
         let recompute = engine.schedules.recompute;
         unkeyed::check(pipeline.layers(), engine.unkeyed_policy, recompute)?;
-        let targets = batch::split(batch.target, &sizes, "target")?;
-        let schedule = engine.schedules.of(sizes.len())?;
+        let schedule = engine.schedules.of(batch.sizes.len())?;
         Ok(Self {
             trainable_from: pipeline.trainable_from(),
-            inputs: Inputs::from((batch.input, batch.side)),
-            sizes,
-            targets,
-            weight,
-            keeps_outputs: batch.keeps_outputs,
+            inputs: batch.inputs,
+            sizes: batch.sizes,
+            targets: batch.targets,
+            weight: batch.weight,
+            keeps_outputs,
             schedule,
         })
     }
