@@ -339,6 +339,16 @@ fn peers_rows<'a>(results: &'a Value, model: &str, m: usize) -> &'a Vec<Value> {
     })
 }
 
+#[test]
+fn finetune_without_transformers() {
+    let results = results_in(&folder("finetune"), "finetune", &["--alone"]);
+    let rows = rows(&results, "fine-tuning a Llama");
+    assert_eq!(rows.len(), 2);
+    for key in ["tokens_per_second", "peak_mib", "loss"] {
+        assert!(all_positive(rows, key), "{key}");
+    }
+}
+
 /// The CPU in place of a GPU.
 #[test]
 fn gpu() {

@@ -22,7 +22,7 @@ pub use defer::{Deferred, Parameters, WeightGradients, defer};
 pub use defer::{deferrable, postpone};
 pub use kernel::Kernel;
 pub use leaves::SharedLeaves;
-pub use operand::{Operand, contiguous, tensor, values};
+pub use operand::{Operand, contiguous, stored, tensor, values};
 pub use operation::Operation;
 pub use precision::at_least_f32;
 pub use seed::seed;

@@ -55,6 +55,12 @@ impl Operand {
     }
 }
 
+/// A tensor on the CPU outside of any graph, of any type. `None` if it lies on another backend.
+#[must_use]
+pub fn stored<const D: usize>(tensor: &Tensor<D>) -> Option<FlexTensor> {
+    tensor.clone().inner().try_into_primitive::<Flex>().ok()
+}
+
 /// The same tensor with its values next to each other, in row-major order.
 #[must_use]
 pub fn contiguous(tensor: FlexTensor) -> FlexTensor {

@@ -182,6 +182,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
                 run: &run,
                 tokenizer: &sizes.tokenizer,
                 prompt,
+                encoded: text.prompt(prompt)?,
                 tokens: flags.tokens,
                 sampling: Sampling {
                     temperature: flags.temperature,

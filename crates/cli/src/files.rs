@@ -19,8 +19,18 @@ pub const TOKENIZER: &str = "tokenizer.json";
 pub const HUB_CONFIG: &str = "config.json";
 /// The file of a folder of PEFT that says what its adapter is.
 pub const ADAPTER_CONFIG: &str = "adapter_config.json";
+/// What lies beside the tokenizer of a model of the Hugging Face Hub.
+pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+pub const SPECIAL_TOKENS: &str = "special_tokens_map.json";
+pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
 /// The names of its classes, a line each.
 pub const CLASSES: &str = "classes.txt";
+
+/// Whether a folder of the Hugging Face Hub has a configuration, but no weights.
+pub fn has_no_weights(folder: &Path) -> bool {
+    let weights = ["model.safetensors", "model.safetensors.index.json"];
+    folder.join(HUB_CONFIG).is_file() && !weights.iter().any(|name| folder.join(name).exists())
+}
 
 /// What `plan --out` writes and `train --plan` reads: settings of a run, and its prediction.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! Writes folders as the Hugging Face Hub has them: of whole models, and of adapters.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
 };
@@ -13,14 +13,14 @@ use burn::{
 use stovepipe::{
     pipeline::Pipeline,
     train::{
-        TrainError,
+        TrainError, Weights,
         weights::{Change, rewrite_folder, save_some},
     },
 };
 
 use crate::{
     data::Contents,
-    error::CliError,
+    error::{CliError, usage},
     files::{HUB_CONFIG, TOKENIZER},
     models::{Hub, LanguageModel},
 };
@@ -39,8 +39,20 @@ pub struct HubExport<'a, L: LanguageModel> {
 }
 
 impl<L: LanguageModel> HubExport<'_, L> {
-    /// Writes an adapter, or the whole model.
+    /// Writes an adapter, or the whole model. The folder must be new.
     pub fn write(&self, out: &Path, merge: bool) -> Result<(), CliError> {
+        if out.exists() {
+            let out = out.display();
+            return Err(usage!("{out} exists: name a new folder with --out"));
+        }
+        let done = self.write_new(out, merge);
+        if done.is_err() {
+            let _ = fs::remove_dir_all(out);
+        }
+        done
+    }
+
+    fn write_new(&self, out: &Path, merge: bool) -> Result<(), CliError> {
         let Hub { config, lora } = &self.hub;
         let base = self.base.filter(|base| base.join(HUB_CONFIG).is_file());
         if let Some(lora) = lora.as_ref().filter(|_| !merge) {
@@ -48,16 +60,17 @@ impl<L: LanguageModel> HubExport<'_, L> {
             save_some(&self.pipeline, &out.join(ADAPTER), |name| {
                 config.peft_name(name)
             })?;
-            let base = base.or(self.base).map(|base| base.display().to_string());
+            let base = base.map(|base| base.display().to_string());
             return Ok(lora.save(out, base.as_deref())?);
         }
         match base {
             Some(base) => self.rewrite(base, out),
             None if merge => {
                 let plain = out.with_added_extension("partial");
-                self.new_folder(&plain)?;
-                self.rewrite(&plain, out)?;
-                fs::remove_dir_all(&plain).map_err(CliError::file(&plain))
+                let _ = fs::remove_dir_all(&plain); // of an export that was stopped
+                let done = (self.new_folder(&plain)).and_then(|()| self.rewrite(&plain, out));
+                let _ = fs::remove_dir_all(&plain);
+                done
             }
             None => self.new_folder(out),
         }
@@ -66,18 +79,43 @@ impl<L: LanguageModel> HubExport<'_, L> {
     /// The folder `from` with the trained numbers: of an adapter, with its part added.
     fn rewrite(&self, from: &Path, out: &Path) -> Result<(), CliError> {
         let trained = match self.hub.lora {
-            Some(_) => HashMap::new(),
+            Some(_) => {
+                self.check_base(from)?;
+                HashMap::new()
+            }
             None => self.tensors(),
         };
         let failed = |error: burn_pack::Error| TrainError::format(out, error);
+        let mut left: BTreeSet<_> = trained.keys().cloned().collect();
         rewrite_folder(from, out, |name| {
+            left.remove(name);
             if let Some(delta) = self.delta(name) {
                 return Ok(Some(Change::Plus(delta.into_data())));
             }
             let data = trained.get(name).map(bridge::to_data).transpose();
             Ok(data.map_err(failed)?.map(Change::To))
         })?;
-        Ok(())
+        match left.first() {
+            None => Ok(()),
+            Some(name) => {
+                let from = from.display();
+                Err(usage!("{from} has no {name}, so there is no place for it"))
+            }
+        }
+    }
+
+    /// An adapter belongs to the weights that it was trained with.
+    fn check_base(&self, from: &Path) -> Result<(), CliError> {
+        let weights = Weights::open(from)?.renamed(&self.hub.config.hub_keys())?;
+        match weights.first_other(&self.pipeline)? {
+            None => Ok(()),
+            Some(name) => {
+                let from = from.display();
+                Err(usage!(
+                    "{from} has changed since the adapter was trained: {name} has other numbers"
+                ))
+            }
+        }
     }
 
     /// The model's tensors by their names in the folder, read when they are written.

@@ -148,6 +148,11 @@ impl<'a> OpenWeights<'a> {
                 file.display()
             ));
         }
+        if weights.path().is_dir() && !settings.allow_missing.is_empty() {
+            return Err(usage!(
+                "allow-missing: a folder of the Hugging Face Hub has all weights of its model: leave it out"
+            ));
+        }
         let (is_missing, may_lack) = (matches(&missing), model.may_lack());
         let weights = weights.allowing_missing(move |name| is_missing(name) || may_lack(name));
         let weights = weights.allowing_extra(matches(&extra));

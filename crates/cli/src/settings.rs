@@ -20,7 +20,7 @@ use crate::{
     config::{ConfigFile, Section},
     data::{self, AnyDataSet, Contents, data_sets},
     error::{CliError, usage},
-    files::{CONFIG, HUB_CONFIG, PlanFile, read_machine},
+    files::{CONFIG, HUB_CONFIG, PlanFile, TOKENIZER, read_machine},
     flags::refuse_idle,
     models::{self, AnyModel, Origin, Reads},
     pretrained::Pretrained,
@@ -50,6 +50,7 @@ impl ModelSettings {
         let mut own = self.clone();
         let from = own.pretrained.from.take();
         own.pretrained.from = from.map(|path| absolute(&path).unwrap_or(path));
+        own.model.locate();
         own
     }
 }
@@ -280,6 +281,9 @@ impl Settings {
         from: Option<&Path>,
     ) -> Result<Self, CliError> {
         check_names(flags)?;
+        if let Some(from) = from {
+            check_origin(from, flags)?;
+        }
         // A run's folder, perhaps of one that has not finished, or a file.
         let of_run = |path: &Path| RunFolder::find(path).map(|folder| folder.join(CONFIG));
         let found = config.map(|path| of_run(path).unwrap_or_else(|| path.to_owned()));
@@ -299,7 +303,6 @@ impl Settings {
         settings.model.pretrained.update_from_arg_matches(flags)?;
         if let Some(from) = from {
             settings.model.pretrained.from = Some(from.to_owned());
-            settings.adopt(flags)?;
         }
         settings.pipeline.update_from_arg_matches(flags)?;
         settings.training.update_from_arg_matches(flags)?;
@@ -326,44 +329,6 @@ impl Settings {
         }
         settings.refuse_idle(flags)?;
         Ok(settings)
-    }
-
-    /// Fills in what follows from the weights that a decoder starts from.
-    fn adopt(&mut self, flags: &ArgMatches) -> Result<(), CliError> {
-        let ModelSettings { model, pretrained } = &mut self.model;
-        let Some(from) = pretrained.from.as_deref().filter(|_| model.hub().is_some()) else {
-            return Ok(());
-        };
-        let run = RunFolder::find(from).filter(|run| run.join(CONFIG).is_file());
-        let fixed = if from.join(HUB_CONFIG).is_file() {
-            self.data.adopt(from);
-            model.adopt(Origin::Folder(from))?
-        } else if let Some(run) = run {
-            let own = Self::load(&run.join(CONFIG))?;
-            let window = own.model.model.window();
-            let Some(hub) = own.model.model.hub() else {
-                let (from, other) = (from.display(), own.model.model.name());
-                return Err(usage!(
-                    "{from} is a run of {other}, not of {}",
-                    model.name()
-                ));
-            };
-            model.adopt(Origin::Run { hub, window })?
-        } else if from.is_dir() {
-            let from = from.display();
-            return Err(usage!("{from} is not a run, and has no {HUB_CONFIG}"));
-        } else {
-            return Ok(());
-        };
-        let is_given = |flag: &&&str| flags.value_source(flag) == Some(ValueSource::CommandLine);
-        if let Some(flag) = fixed.iter().find(is_given) {
-            return Err(usage!(
-                "{flag} is what the model of --from has: leave it out"
-            ));
-        }
-        // What flags say comes first.
-        model.update(flags)?;
-        model.adopt_adapter()
     }
 
     /// Pixels on each side of an image.
@@ -396,6 +361,9 @@ impl Settings {
         let mut devices = devices.iter();
         let is_told = devices.all(|device| !device.is_cpu() || device.threads.is_some());
         let from_nothing = self.model.pretrained.from.is_none();
+        let has_lora = self.model.model.hub().is_some_and(|hub| hub.lora.is_some());
+        let without_rank = is_off(self.model.model.table(), "lora-rank");
+        let of_rank = "without --lora-rank (--adapter has its own)";
         let idle = [
             ("momentum", is_adam, "with --optimizer adam or adamw"),
             ("epsilon", is_sgd, "with --optimizer sgd"),
@@ -407,6 +375,16 @@ impl Settings {
                 "on a model without auxiliary heads",
             ),
             ("new-head", from_nothing, "without --from"),
+            ("adapter", from_nothing, "without --from"),
+            (
+                "freeze",
+                has_lora,
+                "with an adapter, beside which all is frozen",
+            ),
+            ("lora-alpha", without_rank, of_rank),
+            ("lora-dropout", without_rank, of_rank),
+            ("lora-rank-stabilized", without_rank, of_rank),
+            ("lora-targets", without_rank, of_rank),
             ("magnitude", unchanged, "without --rand-augment"),
             (
                 "all-reduce",
@@ -439,7 +417,10 @@ impl Settings {
             of_weights.read_over(&mut pretrained)?;
             (config, of_training) = (Some((of_data, of_model)), Some(table));
         }
-        let (model, data) = Subjects::new(models::trained()).read(config, flags, from)?;
+        let (mut model, mut data) = Subjects::new(models::trained()).read(config, flags, from)?;
+        if let Some(from) = from {
+            adopt(&mut model, &mut data, from, flags)?;
+        }
         let mut training = model.training();
         if let Some(table) = of_training {
             table.read_over(&mut training)?;
@@ -462,6 +443,70 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// Refuses weights that are not there, before it is said that flags do not fit the usual model.
+fn check_origin(from: &Path, flags: &ArgMatches) -> Result<(), CliError> {
+    if RunFolder::find(from).is_none() {
+        fs::metadata(from).map_err(CliError::file(from))?;
+    }
+    let is_named = flags.get_one::<String>("model").is_some();
+    if from.is_dir() && !is_named && model_of(from).is_none() {
+        let from = from.display();
+        return Err(usage!("{from} is not a run, and has no {HUB_CONFIG}"));
+    }
+    Ok(())
+}
+
+/// Fills in what follows from the weights that a decoder starts from.
+fn adopt(
+    model: &mut AnyModel,
+    data: &mut AnyDataSet,
+    from: &Path,
+    flags: &ArgMatches,
+) -> Result<(), CliError> {
+    if model.hub().is_none() {
+        return Ok(());
+    }
+    let is_given = |flag: &str| flags.value_source(flag) == Some(ValueSource::CommandLine);
+    let run = RunFolder::find(from).filter(|run| run.join(CONFIG).is_file());
+    let fixed = if from.join(HUB_CONFIG).is_file() {
+        let fixed = model.adopt(Origin::Folder(from))?;
+        let vocabulary = model.hub().map_or(0, |hub| hub.config.vocabulary);
+        data.adopt(from, vocabulary);
+        fixed
+    } else if let Some(run) = run {
+        let own = Settings::load(&run.join(CONFIG))?.model.model;
+        let (from, window) = (from.display(), own.window());
+        let Some(hub) = own.hub() else {
+            let (other, model) = (own.name(), model.name());
+            return Err(usage!("{from} is a run of {other}, not of {model}"));
+        };
+        if hub.lora.is_some() {
+            return Err(usage!(
+                "{from} is a run with an adapter: write it with export --merge, and start from that \
+                 folder"
+            ));
+        }
+        let tokenizer = run.join(TOKENIZER);
+        if tokenizer.is_file() && !is_given("tokenizer") {
+            data.set_tokenizer(tokenizer);
+        }
+        model.adopt(Origin::Run { hub, window })?
+    } else if from.is_dir() {
+        let from = from.display();
+        return Err(usage!("{from} is not a run, and has no {HUB_CONFIG}"));
+    } else {
+        return Ok(());
+    };
+    if let Some(flag) = fixed.iter().find(|flag| is_given(flag)) {
+        return Err(usage!(
+            "{flag} is what the model of --from has: leave it out"
+        ));
+    }
+    // What flags say comes first.
+    model.update(flags)?;
+    model.adopt_adapter()
 }
 
 /// The name of the model whose weights --from gives: a decoder in a folder of the Hugging Face Hub, or that

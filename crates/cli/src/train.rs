@@ -39,7 +39,7 @@ use self::{
 use crate::{
     config::{check_numbers, portable},
     error::{CliError, usage},
-    files::{CONFIG, TOKENIZER},
+    files::{CONFIG, TOKENIZER, has_no_weights},
     flags, hardware, memory_check, output,
     pretrained::OpenWeights,
     settings::Settings,
@@ -131,7 +131,9 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
     }
     settings.resolve_vocabulary(&data)?;
     // A checkpoint has its own weights.
-    let weights = match processes.of_first(newest.is_some())? {
+    let pretrained = &settings.model.pretrained;
+    let is_inspected = flags.dry_run && pretrained.from.as_deref().is_some_and(has_no_weights);
+    let weights = match processes.of_first(newest.is_some() || is_inspected)? {
         true => None,
         false => OpenWeights::open(&settings.model.pretrained, processes)?,
     };

@@ -1,6 +1,6 @@
 //! Work on a model with its data: what a subcommand does, written once for all models.
 
-use std::{fmt::Write, rc::Rc};
+use std::{fmt::Write, fs, rc::Rc};
 
 use burn::tensor::{Device, Int, Tensor};
 use stovepipe::{
@@ -230,10 +230,11 @@ impl<W: Work> ModelWork for OnText<'_, W> {
         if let Some(texts) = &texts {
             output::say(&format!("{}\n", texts.about));
         }
-        let tokenizer = self.text.tokenizer_file();
-        let tokenizer = tokenizer.as_deref().map(output::read);
-        let tokenizer = tokenizer.transpose()?.map(String::into_bytes);
-        let files = tokenizer.map(|file| (files::TOKENIZER, file));
+        let files = self.text.files().into_iter().map(|(name, path)| {
+            let content = fs::read(&path).map_err(CliError::file(&path))?;
+            Ok::<_, CliError>((name, content))
+        });
+        let files = files.collect::<Result<Vec<_>, _>>()?;
         let mut answers = None;
         let (source, held_out) = texts
             .map(|texts| {
@@ -267,7 +268,7 @@ impl<W: Work> ModelWork for OnText<'_, W> {
             samples: (source.as_ref()).map_or(self.samples, |own| own.training_samples()),
             task: Box::new(Task::language_model),
             source,
-            files: files.into_iter().collect(),
+            files,
             epilogue: Some(Box::new(epilogue)),
             confusion: None,
             answers,

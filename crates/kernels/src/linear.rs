@@ -210,7 +210,7 @@ impl Product {
 }
 
 /// Runs `work` on shares of the rows in parallel, and joins the results.
-fn for_rows(
+pub(crate) fn for_rows(
     values: &[f32],
     from: usize,
     to: usize,

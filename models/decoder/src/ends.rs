@@ -4,7 +4,7 @@ use burn::{
     module::{Module, Param},
     tensor::{Device, Int, Tensor, module::embedding},
 };
-use stovepipe_kernels::linear_by_rows;
+use stovepipe_kernels::{frozen_linear, linear_by_rows};
 use stovepipe_pipeline::LayerError;
 
 use crate::{
@@ -99,6 +99,7 @@ pub struct DecoderHead {
     norm: DecoderNorm,
     /// The same as the embedding's, if they are tied.
     lm_head: Table,
+    is_frozen: bool,
 }
 
 impl DecoderHead {
@@ -112,6 +113,7 @@ impl DecoderHead {
         Self {
             norm: DecoderNorm::new(config.width, config.epsilon, values, device),
             lm_head: tied.unwrap_or_else(|| Table::new(config, values, device)),
+            is_frozen: false,
         }
     }
 
@@ -123,14 +125,17 @@ impl DecoderHead {
             return Err(LayerError::new(expected, format!("{:?}", x.dims())));
         }
         let x = self.norm.forward(x);
-        let table = like(table, &x);
-        Ok(linear_by_rows(x, table, None))
+        Ok(match self.is_frozen {
+            true => frozen_linear(x, table, None),
+            false => linear_by_rows(x.clone(), like(table, &x), None),
+        })
     }
 
     pub(crate) fn frozen(self) -> Self {
         Self {
             norm: self.norm.frozen(),
             lm_head: self.lm_head.frozen(),
+            is_frozen: true,
         }
     }
 }

@@ -27,7 +27,7 @@ pub enum DecoderError {
         source: serde_json::Error,
     },
     /// A setting has a value that is not known.
-    #[error("{key} is {found}: known are {known}{}", in_file(file))]
+    #[error("{}{key} is {found}: known are {known}", of_file(file))]
     Unknown {
         /// Its key.
         key: &'static str,
@@ -39,10 +39,10 @@ pub enum DecoderError {
         file: Option<PathBuf>,
     },
     /// A setting has a value that is not possible, or not supported.
-    #[error("{key} is {reason}{}", in_file(file))]
+    #[error("{}{key} is {reason}", of_file(file))]
     Value {
         /// Its key.
-        key: &'static str,
+        key: String,
         /// The value, and what is wrong with it.
         reason: String,
         /// The file that has it.
@@ -67,8 +67,8 @@ pub enum DecoderError {
 }
 
 impl DecoderError {
-    pub(crate) fn value(key: &'static str, reason: impl Into<String>) -> Self {
-        let (reason, file) = (reason.into(), None);
+    pub(crate) fn value(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        let (key, reason, file) = (key.into(), reason.into(), None);
         Self::Value { key, reason, file }
     }
 
@@ -96,7 +96,7 @@ impl DecoderError {
     }
 }
 
-fn in_file(file: &Option<PathBuf>) -> String {
+fn of_file(file: &Option<PathBuf>) -> String {
     let file = file.as_ref();
-    file.map_or(String::new(), |path| format!(" in {}", path.display()))
+    file.map_or(String::new(), |path| format!("{}: ", path.display()))
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -111,6 +111,7 @@ impl DecoderConfig {
             "attention_dropout": self.attention_dropout,
             "initializer_range": self.deviation,
             "dtype": "float32",
+            "sliding_window": null,
         });
         format!("{config:#}\n")
     }
@@ -140,10 +141,17 @@ struct HubConfig {
     tie_word_embeddings: Option<bool>,
     attention_dropout: Option<f64>,
     initializer_range: Option<f64>,
-    sliding_window: Option<usize>,
+    /// Absent, `null`, or a number.
+    #[serde(default, deserialize_with = "present")]
+    sliding_window: Option<Option<usize>>,
     use_sliding_window: Option<bool>,
     layer_types: Option<Vec<String>>,
     quantization_config: Option<Value>,
+}
+
+/// A value that is there, which may be `null`.
+fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<usize>>, D::Error> {
+    Option::deserialize(value).map(Some)
 }
 
 impl HubConfig {
@@ -242,10 +250,9 @@ impl HubConfig {
             Family::Llama => false,
         };
         let most = self.max_position_embeddings.unwrap_or(usize::MAX);
-        if let Some(window) = self
-            .sliding_window
-            .filter(|window| is_used && *window < most)
-        {
+        // What `transformers` takes for Mistral where a file says nothing.
+        let window = self.sliding_window.unwrap_or(Some(4096));
+        if let Some(window) = window.filter(|window| is_used && *window < most) {
             let reason = format!("{window}: only attention to all positions before is supported");
             return Err(DecoderError::value("sliding_window", reason));
         }

@@ -1,11 +1,11 @@
 //! Linear layers, with or without an adapter.
 
 use burn::{
-    module::{Module, Param, ParamId},
+    module::{Module, Param},
     nn::Initializer,
-    tensor::{Device, FloatDType, Shape, Tensor},
+    tensor::{Device, FloatDType, Tensor},
 };
-use stovepipe_kernels::linear_by_rows;
+use stovepipe_kernels::{frozen_linear, linear_by_rows};
 use stovepipe_pipeline::{KeyedRng, nn::Dropout};
 
 /// The adapter of one layer.
@@ -53,22 +53,14 @@ impl Values {
     }
 }
 
-/// Lazy zeros, which the system gives without writing them.
+/// Zeros, which the system gives without writing them. Not lazy: whoever measures a layer has to see the type,
+/// and whether it is trained.
 fn zeros<const D: usize>(
     shape: [usize; D],
     dtype: FloatDType,
     device: &Device,
 ) -> Param<Tensor<D>> {
-    let init = move |device: &Device, is_trained: bool| {
-        Tensor::zeros(shape, (device, dtype.into())).set_require_grad(is_trained)
-    };
-    Param::uninitialized(
-        ParamId::new(),
-        init,
-        device.clone(),
-        true,
-        Shape::from(shape),
-    )
+    Param::from_tensor(Tensor::zeros(shape, (device, dtype.into())))
 }
 
 /// x · weightᵀ + bias, in PyTorch's layout, so that files need no transposition: `[…, in]` to `[…, out]`.
@@ -78,6 +70,7 @@ pub struct DecoderLinear {
     weight: Param<Tensor<2>>,
     bias: Option<Param<Tensor<1>>>,
     lora: Option<Lora>,
+    is_frozen: bool,
 }
 
 /// What an adapter adds: s · B A · dropout(x) (Hu et al., "LoRA: Low-Rank Adaptation of Large Language
@@ -104,13 +97,16 @@ impl DecoderLinear {
             weight: values.weight([to, from], device),
             bias: has_bias.then(|| values.bias(to, device)),
             lora: None,
+            is_frozen: false,
         }
     }
 
     pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>, rng: &mut KeyedRng) -> Tensor<D> {
-        let weight = like(self.weight.val(), &x);
-        let bias = self.bias.as_ref().map(|bias| like(bias.val(), &x));
-        let y = linear_by_rows(x.clone(), weight, bias);
+        let (weight, bias) = (self.weight.val(), self.bias.as_ref().map(|bias| bias.val()));
+        let y = match self.is_frozen {
+            true => frozen_linear(x.clone(), weight, bias),
+            false => linear_by_rows(x.clone(), like(weight, &x), bias.map(|own| like(own, &x))),
+        };
         let Some(lora) = &self.lora else { return y };
         let x = lora.dropout.forward(x, rng);
         let inner = linear_by_rows(x, lora.a.val(), None).mul_scalar(lora.scale);
@@ -135,6 +131,7 @@ impl DecoderLinear {
             weight: frozen(self.weight),
             bias: self.bias.map(frozen),
             lora,
+            is_frozen: true,
         }
     }
 

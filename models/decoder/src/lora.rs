@@ -246,8 +246,8 @@ impl LoraConfig {
             lora_alpha: Some(self.alpha),
             lora_dropout: self.dropout,
             use_rslora: self.rank_stabilized,
-            rank_pattern: self.rank_pattern.clone(),
-            alpha_pattern: self.alpha_pattern.clone(),
+            rank_pattern: Some(self.rank_pattern.clone()),
+            alpha_pattern: Some(self.alpha_pattern.clone()),
             layers_to_transform: self.blocks.clone().map(PeftBlocks::Many),
             ..PeftConfig::default()
         };
@@ -266,16 +266,8 @@ impl LoraConfig {
                 ["LORA"],
             ));
         }
-        if let Some((key, found)) = peft
-            .other
-            .iter()
-            .find(|(key, value)| is_unknown(key, value))
-        {
-            let key = UNSUPPORTED
-                .iter()
-                .find(|known| *known == key)
-                .copied()
-                .unwrap_or("a setting");
+        let mut others = peft.other.iter();
+        if let Some((key, found)) = others.find(|(key, value)| is_unknown(key, value)) {
             return Err(DecoderError::value(
                 key,
                 format!("{found}, which is not supported"),
@@ -296,12 +288,13 @@ impl LoraConfig {
             rank_stabilized: peft.use_rslora,
             dropout: peft.lora_dropout,
             targets,
-            rank_pattern: peft.rank_pattern,
-            alpha_pattern: peft.alpha_pattern,
-            blocks: peft.layers_to_transform.map(|blocks| match blocks {
-                PeftBlocks::One(block) => vec![block],
-                PeftBlocks::Many(blocks) => blocks,
-            }),
+            rank_pattern: peft.rank_pattern.unwrap_or_default(),
+            alpha_pattern: peft.alpha_pattern.unwrap_or_default(),
+            blocks: match peft.layers_to_transform {
+                Some(PeftBlocks::One(block)) => Some(vec![block]),
+                Some(PeftBlocks::Many(blocks)) => Some(blocks).filter(|blocks| !blocks.is_empty()),
+                None => None,
+            },
         };
         lora.check()?;
         Ok(lora)
@@ -416,9 +409,9 @@ struct PeftConfig {
     #[serde(default)]
     use_rslora: bool,
     #[serde(default)]
-    rank_pattern: BTreeMap<String, usize>,
+    rank_pattern: Option<BTreeMap<String, usize>>,
     #[serde(default)]
-    alpha_pattern: BTreeMap<String, f64>,
+    alpha_pattern: Option<BTreeMap<String, f64>>,
     #[serde(default)]
     layers_to_transform: Option<PeftBlocks>,
     #[serde(default = "no_bias")]
@@ -440,8 +433,8 @@ impl Default for PeftConfig {
             lora_alpha: None,
             lora_dropout: 0.0,
             use_rslora: false,
-            rank_pattern: BTreeMap::new(),
-            alpha_pattern: BTreeMap::new(),
+            rank_pattern: None,
+            alpha_pattern: None,
             layers_to_transform: None,
             bias: no_bias(),
             inference_mode: true,
@@ -468,33 +461,28 @@ enum PeftBlocks {
     Many(Vec<usize>),
 }
 
-/// Settings of PEFT that change what an adapter computes.
-const UNSUPPORTED: [&str; 16] = [
-    "use_dora",
-    "modules_to_save",
-    "fan_in_fan_out",
-    "layer_replication",
-    "lora_bias",
-    "trainable_token_indices",
-    "exclude_modules",
-    "layers_pattern",
-    "target_parameters",
-    "alora_invocation_tokens",
-    "arrow_config",
-    "use_qalora",
-    "use_bdlora",
-    "megatron_config",
-    "velora_config",
-    "kasa_config",
+/// Settings of PEFT that change nothing in what an adapter computes.
+const HARMLESS: [&str; 7] = [
+    "auto_mapping",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "use_cache",
 ];
 
-/// Whether a setting is in use that this crate does not know.
+/// Whether a setting is in use that this crate does not know. Most change what is computed.
 fn is_unknown(key: &str, value: &Value) -> bool {
-    let is_unused = match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::Array(items) => items.is_empty(),
-        Value::Object(items) => items.is_empty(),
-        _ => false,
-    };
-    !is_unused && UNSUPPORTED.contains(&key)
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(items) if items.is_empty() => false,
+        Value::Object(items) if items.is_empty() => false,
+        // How a new adapter is drawn: others than these change the base.
+        Value::Bool(true) if key == "init_lora_weights" => false,
+        Value::String(name) if key == "init_lora_weights" => {
+            !["gaussian", "orthogonal"].contains(&name.as_str())
+        }
+        _ => !HARMLESS.contains(&key),
+    }
 }

@@ -1,6 +1,7 @@
 //! The benchmarks of speed, a subcommand each. One program, so that Burn is linked once.
 
 mod engine_cost;
+mod finetune;
 mod gpu;
 mod limit;
 mod loading;
@@ -32,6 +33,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 enum Bench {
     /// What the engine costs a layer and micro-batch, by the number of stages
     EngineCost(Arguments),
+    Finetune(finetune::Flags),
     Gpu(gpu::Flags),
     /// The pipeline against its limit: stages, micro-batches, schedules, recomputation
     Limit(SweepArguments),
@@ -58,6 +60,7 @@ fn main() -> Result<(), Failure> {
     keep_freed_memory(); // as in the program
     match Bench::parse() {
         Bench::EngineCost(flags) => engine_cost::main(flags),
+        Bench::Finetune(flags) => finetune::main(flags),
         Bench::Gpu(flags) => gpu::main(flags),
         Bench::Limit(flags) => limit::main(flags),
         Bench::Loading(flags) => loading::main(flags),

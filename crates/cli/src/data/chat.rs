@@ -8,7 +8,10 @@ use std::{
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use stovepipe_chat::{ChatError, ChatTemplate, ChatTokenizer, Encoder, Example, Examples};
+use stovepipe::schedule::count;
+use stovepipe_chat::{
+    ChatError, ChatTemplate, ChatTokenizer, Conversation, Encoder, Example, Examples, Message,
+};
 use stovepipe_text::Tokenizer;
 
 use super::{
@@ -19,7 +22,7 @@ use super::{
 };
 use crate::{
     error::{CliError, usage},
-    files::TOKENIZER,
+    files::{CHAT_TEMPLATE, SPECIAL_TOKENS, TOKENIZER, TOKENIZER_CONFIG},
     output,
 };
 
@@ -71,8 +74,13 @@ impl DataSet for Chat {
         &["chat", "tokenizer", "chat-template"]
     }
 
-    fn adopt(&mut self, folder: &Path) {
+    fn adopt(&mut self, folder: &Path, _: usize) {
         self.tokenizer.get_or_insert_with(|| folder.join(TOKENIZER));
+    }
+
+    /// All that it needs lies beside it.
+    fn set_tokenizer(&mut self, file: PathBuf) {
+        (self.tokenizer, self.chat_template) = (Some(file), None);
     }
 }
 
@@ -98,7 +106,7 @@ impl Chat {
         })
     }
 
-    fn examples(&self, length: usize) -> Result<Examples, CliError> {
+    fn encoder(&self) -> Result<(Encoder, Option<ChatTemplate>), CliError> {
         let folder = self.folder()?;
         let tokenizer = ChatTokenizer::of_folder(folder)?;
         let template = match &self.chat_template {
@@ -111,12 +119,13 @@ impl Chat {
         };
         let template = template.map(|template| Ok::<_, ChatError>(template.with_day(DAY.parse()?)));
         let template = template.transpose()?;
-        let encoder = Encoder::new(tokenizer, template);
-        Ok(Examples::read(
-            self.file()?,
-            &encoder,
-            Some(length.saturating_add(1)),
-        )?)
+        Ok((Encoder::new(tokenizer, template.clone()), template))
+    }
+
+    fn examples(&self, length: usize) -> Result<Examples, CliError> {
+        let (encoder, _) = self.encoder()?;
+        let length = Some(length.saturating_add(1));
+        Ok(Examples::read(self.file()?, &encoder, length)?)
     }
 
     fn about(&self, examples: &Examples) -> Result<String, CliError> {
@@ -157,6 +166,36 @@ impl TextData for Chat {
         Some(self.folder().ok()?.join(TOKENIZER))
     }
 
+    fn files(&self) -> Vec<(&'static str, PathBuf)> {
+        let Ok(folder) = self.folder() else {
+            return Vec::new();
+        };
+        let beside = [TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS, CHAT_TEMPLATE];
+        let mut files = Vec::from(beside.map(|name| (name, folder.join(name))));
+        if let Some(template) = &self.chat_template {
+            files[3].1.clone_from(template);
+        }
+        files.retain(|(_, path)| path.is_file());
+        files
+    }
+
+    /// A user's message, as the template has it, or the beginning of a completion.
+    fn prompt(&self, text: &str) -> Result<(Vec<u32>, String), CliError> {
+        let (encoder, template) = self.encoder()?;
+        let tokens = match template {
+            Some(template) => {
+                let rendered = template.render(&[Message::new("user", text)], true)?;
+                ChatTokenizer::of_folder(self.folder()?)?.encode(&rendered)?
+            }
+            None => {
+                let example = encoder.encode(&Conversation::completion(text, "?")?)?;
+                let learned = example.learned.iter().position(|learned| *learned);
+                example.tokens[..learned.unwrap_or(0)].to_vec()
+            }
+        };
+        Ok((tokens, format!("{text}\n")))
+    }
+
     fn tokens(&self, _: &Tokenizer) -> Result<Arc<[u32]>, CliError> {
         let examples = self.examples(usize::MAX - 1)?;
         Ok(examples
@@ -173,8 +212,8 @@ impl TextData for Chat {
         let kept = (training.len() as f64 * self.held_out).ceil() as usize;
         if kept == 0 || kept >= training.len() {
             return Err(usage!(
-                "{about}: {} to learn from are too few: some are kept for testing",
-                training.len()
+                "{about}: {} to learn from, but some are kept for testing: give it more",
+                count(training.len(), "conversation")
             ));
         }
         let testing = training.split_off(training.len() - kept);

@@ -12,7 +12,7 @@ use stovepipe_imagenet::Loading;
 use stovepipe_text::Tokenizer;
 
 use super::{images::ImageSets, text_sets::TextSets};
-use crate::{choice::Configurable, error::CliError};
+use crate::{choice::Configurable, error::CliError, files::TOKENIZER};
 
 /// Everything that the program knows about a data set, besides its settings.
 pub trait DataSet: Configurable {
@@ -28,8 +28,9 @@ pub trait DataSet: Configurable {
         Ok(())
     }
 
-    /// Takes what comes with a model in a folder of the Hugging Face Hub, if no flag names it.
-    fn adopt(&mut self, _folder: &Path) {}
+    /// Takes what comes with a model of so many tokens in a folder of the Hugging Face Hub, if no flag names
+    /// it.
+    fn adopt(&mut self, _folder: &Path, _vocabulary: usize) {}
 
     /// Takes a run's own copy of its tokenizer: the original may have changed.
     fn set_tokenizer(&mut self, _file: PathBuf) {}
@@ -65,6 +66,20 @@ pub trait TextData {
 
     /// Its file, if it has one.
     fn tokenizer_file(&self) -> Option<PathBuf>;
+
+    /// The files that a run keeps a copy of, and what it calls them.
+    fn files(&self) -> Vec<(&'static str, PathBuf)> {
+        let tokenizer = self.tokenizer_file();
+        tokenizer
+            .map(|path| (TOKENIZER, path))
+            .into_iter()
+            .collect()
+    }
+
+    /// The tokens of a prompt, and the prompt as it is shown.
+    fn prompt(&self, text: &str) -> Result<(Vec<u32>, String), CliError> {
+        Ok((self.tokenizer()?.encode(text)?, text.to_owned()))
+    }
 
     /// All tokens, one after the other.
     fn tokens(&self, tokenizer: &Tokenizer) -> Result<Arc<[u32]>, CliError>;

@@ -1,6 +1,9 @@
 //! Numbers and their names, made by rule: what an adapter can learn in a minute.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use clap::Args;
 use rand::{SeedableRng, seq::SliceRandom};
@@ -13,9 +16,10 @@ use super::{
     data_set::{Contents, DataSet, TextData, TextSamples},
     examples::sets,
     fingerprint::{fingerprint, hashed},
+    text::beside,
     text_sets::TextSets,
 };
-use crate::{error::CliError, files::TOKENIZER};
+use crate::error::{CliError, usage};
 
 /// The numbers to train on; the others up to 999 are held out.
 const TRAINING: usize = 800;
@@ -44,9 +48,8 @@ impl DataSet for Numbers {
         &["tokenizer"]
     }
 
-    fn adopt(&mut self, folder: &std::path::Path) {
-        let own = Some(folder.join(TOKENIZER)).filter(|path| path.is_file());
-        self.tokenizer = self.tokenizer.take().or(own);
+    fn adopt(&mut self, folder: &Path, vocabulary: usize) {
+        self.tokenizer = self.tokenizer.take().or(beside(folder, vocabulary));
     }
 
     fn set_tokenizer(&mut self, file: PathBuf) {
@@ -65,9 +68,13 @@ impl Numbers {
             let mut learned = vec![false; tokens.len()];
             tokens.extend(tokenizer.encode(&format!(" A: {}{END}", name(number)))?);
             learned.resize(tokens.len(), true);
-            let mut example = Example { tokens, learned };
-            example.cut(length.saturating_add(1));
-            Ok::<_, CliError>(example)
+            let needed = tokens.len() - 1;
+            if needed > length {
+                return Err(usage!(
+                    "the name of {number} takes {needed} tokens: --length is {length}"
+                ));
+            }
+            Ok::<_, CliError>(Example { tokens, learned })
         };
         numbers.into_iter().map(example).collect()
     }

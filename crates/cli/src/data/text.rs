@@ -13,6 +13,7 @@ use stovepipe::{
     schedule::count,
     train::{Data, data::Fingerprint},
 };
+use stovepipe_chat::ChatTokenizer;
 use stovepipe_text::{
     Split, SplitSettings, Text as Contained, TextBatcher, TokenWindows, Tokenizer,
 };
@@ -22,7 +23,10 @@ use super::{
     fingerprint::{fingerprint, hashed},
     text_sets::{HeldOut, TextSets},
 };
-use crate::{error::CliError, files::TOKENIZER};
+use crate::{
+    error::CliError,
+    files::{TOKENIZER, TOKENIZER_CONFIG, has_no_weights},
+};
 
 /// Text, from --text, or one that is part of this program
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
@@ -52,9 +56,8 @@ impl DataSet for Text {
         &["text", "tokenizer"]
     }
 
-    fn adopt(&mut self, folder: &Path) {
-        let own = Some(folder.join(TOKENIZER)).filter(|path| path.is_file());
-        self.tokenizer = self.tokenizer.take().or(own);
+    fn adopt(&mut self, folder: &Path, vocabulary: usize) {
+        self.tokenizer = self.tokenizer.take().or(beside(folder, vocabulary));
     }
 
     fn set_tokenizer(&mut self, file: PathBuf) {
@@ -79,6 +82,14 @@ impl TextData for Text {
     }
 
     /// In windows, the last part held out.
+    fn end(&self) -> Result<Option<u32>, CliError> {
+        let folder = self.tokenizer.as_deref().and_then(Path::parent);
+        match folder.filter(|folder| folder.join(TOKENIZER_CONFIG).is_file()) {
+            Some(folder) => Ok(ChatTokenizer::of_folder(folder)?.eos()),
+            None => Ok(None),
+        }
+    }
+
     fn load(&self, samples: TextSamples) -> Result<TextSets, CliError> {
         let TextSamples { length, seed, .. } = samples;
         let (tokenizer, held_out) = (self.tokenizer()?, self.held_out);
@@ -140,4 +151,12 @@ impl Text {
             None => format!("the text of this program: {found}"),
         }
     }
+}
+
+/// The tokenizer in a model's folder. Models of 256 tokens may have none: their tokens are bytes. So may
+/// folders without weights, which can only be inspected.
+pub fn beside(folder: &Path, vocabulary: usize) -> Option<PathBuf> {
+    let path = folder.join(TOKENIZER);
+    let may_lack = vocabulary == 256 || has_no_weights(folder);
+    (path.is_file() || !may_lack).then_some(path)
 }

@@ -17,6 +17,8 @@ pub struct Generate<'a> {
     pub run: &'a TrainedRun,
     pub tokenizer: &'a Tokenizer,
     pub prompt: &'a str,
+    /// Its tokens, and how it is shown.
+    pub encoded: (Vec<u32>, String),
     pub tokens: usize,
     pub sampling: Sampling,
     /// The token that ends the text.
@@ -33,7 +35,7 @@ impl ModelWork for Generate<'_> {
     fn predict_text<L: LanguageModel>(self, layers: Vec<L>) -> Result<(), CliError> {
         let (run, tokenizer, prompt) = (self.run, self.tokenizer, self.prompt);
         let pipeline = run.pipeline(layers)?;
-        let prompt_tokens = tokenizer.encode(prompt)?;
+        let (prompt_tokens, shown_prompt) = self.encoded;
         // Returns whether anybody reads on.
         let show = |text: &str| match run.json {
             true => Ok(true),
@@ -41,7 +43,7 @@ impl ModelWork for Generate<'_> {
         };
         let (mut stream, mut shown) = (TextStream::new(tokenizer.clone()), Ok(true));
         // Only with the first token: what is wrong is said before.
-        let mut before = prompt;
+        let mut before = shown_prompt.as_str();
         let each = &mut |token| {
             if Some(token) == self.end {
                 return false;

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::{Path, PathBuf, absolute},
 };
 
 use burn::{
@@ -68,6 +68,9 @@ pub struct Decoder {
     /// Type of the weights that an adapter leaves as they are
     #[arg(long, value_enum, default_value_t = BaseType::F32)]
     base: BaseType,
+    /// Whether it starts from a folder of the Hugging Face Hub
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = false, hide = true)]
+    is_pretrained: bool,
     /// An adapter of peft to start from: its folder
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
@@ -111,8 +114,13 @@ impl Decoder {
             return Ok(Some(LoraConfig::from_json(text)?));
         }
         let targets = self.lora_targets.as_str();
-        let is_name = |c: char| c.is_ascii_alphanumeric() || "._,".contains(c);
-        let names = || targets.split(',').map(str::to_owned).collect();
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "._, ".contains(c);
+        let names = || {
+            targets
+                .split(',')
+                .map(|name| name.trim().to_owned())
+                .collect()
+        };
         let usual = LoraConfig::new(self.lora_rank);
         Ok((self.lora_rank > 0).then(|| LoraConfig {
             alpha: self.lora_alpha.unwrap_or(usual.alpha),
@@ -189,15 +197,19 @@ impl Model for Decoder {
             clip: 1.0,
             ..TrainSettings::default()
         };
-        match self.lora_rank {
-            0 if self.adapter.is_none() => usual,
-            _ => TrainSettings {
-                epochs: 30,
-                lr: 1e-3,
-                warmup_epochs: 0.1,
-                weight_decay: 0.0,
-                ..usual
-            },
+        let has_lora = self.lora_rank > 0 || self.adapter.is_some();
+        let (epochs, lr, weight_decay) = match (has_lora, self.is_pretrained) {
+            (false, false) => return usual,
+            (false, true) => (3, 2e-5, 0.0),
+            (true, false) => (30, 1e-3, 0.0),
+            (true, true) => (3, 2e-4, 0.0),
+        };
+        TrainSettings {
+            epochs,
+            lr,
+            weight_decay,
+            warmup_epochs: 0.1,
+            ..usual
         }
     }
 
@@ -222,7 +234,7 @@ impl Model for Decoder {
             Origin::Folder(folder) => {
                 let path = folder.join(HUB_CONFIG);
                 let text = fs::read_to_string(&path).map_err(CliError::file(&path))?;
-                self.architecture = Some(text);
+                (self.architecture, self.is_pretrained) = (Some(text), true);
                 let config = DecoderConfig::open(folder)?;
                 self.length = self.length.min(config.length);
                 config
@@ -259,6 +271,11 @@ impl Model for Decoder {
         let text = fs::read_to_string(&path).map_err(CliError::file(&path))?;
         self.adapter_config = Some(text);
         Ok(())
+    }
+
+    fn locate(&mut self) {
+        let adapter = self.adapter.take();
+        self.adapter = adapter.map(|path| absolute(&path).unwrap_or(path));
     }
 
     fn adapter(&self) -> Option<&Path> {
@@ -334,13 +351,16 @@ impl Model for Decoder {
                  --lora-rank, or leave it out"
             ));
         }
-        let layers = memory_check::of_layers(config.blocks, |blocks| {
-            let config = DecoderConfig {
-                blocks,
-                ..config.clone()
-            };
-            self.layers_of(&config)
-        })?;
+        let layers = match self.architecture {
+            Some(_) => self.layers_of(&config)?,
+            None => memory_check::of_layers(config.blocks, |blocks| {
+                let config = DecoderConfig {
+                    blocks,
+                    ..config.clone()
+                };
+                self.layers_of(&config)
+            })?,
+        };
         work.predict_text(layers)
     }
 }

@@ -115,6 +115,9 @@ pub trait Model: Configurable {
         Ok(())
     }
 
+    /// Makes the paths among the settings absolute.
+    fn locate(&mut self) {}
+
     /// The folder of that adapter.
     fn adapter(&self) -> Option<&Path> {
         None

@@ -148,8 +148,44 @@ fn a_folder_becomes_an_adapter_and_a_folder_again() {
     let greedy = "--temperature 0 --tokens 5 --prompt one";
     assert_eq!(
         here.succeed(&format!("eval run {greedy}")),
-        here.succeed(&format!("eval model --adapter adapter {greedy}"))
+        here.succeed(&format!(
+            "eval model --adapter adapter --data chat --chat chat.jsonl {greedy}"
+        ))
     );
+
+    // A prompt is a user's message, and the run has all that it needs for it.
+    let answer = here.succeed(&format!("eval run {greedy}"));
+    assert!(
+        answer.starts_with("one\n") && !answer.contains("<|end|>"),
+        "{answer}"
+    );
+
+    // What is not new, and what has changed, is refused.
+    here.refuse(
+        "export run --out adapter",
+        "adapter exists: name a new folder",
+    );
+    let other = here.bytes("merged/model.safetensors");
+    fs::rename(here.join("model/model.safetensors"), here.join("original")).unwrap();
+    here.write("model/model.safetensors", other);
+    here.refuse(
+        "export run --merge --out no",
+        "model has changed since the adapter was trained",
+    );
+    assert!(!here.join("no").exists());
+    fs::rename(here.join("original"), here.join("model/model.safetensors")).unwrap();
+    here.refuse(
+        &format!("{train} --from run --out no"),
+        "run is a run with an adapter",
+    );
+
+    // The configuration alone is enough to inspect a model.
+    fs::create_dir(here.join("bare")).unwrap();
+    let mut config = here.json("model/config.json");
+    config["vocab_size"] = 300.into();
+    here.write("bare/config.json", config.to_string());
+    let said = here.succeed("train --from bare --lora-rank 2 --length 20 --dry-run");
+    check_contains(&said, &["0 Embed", "3 Head"]);
 
     // Training goes on from the adapter.
     let said = here.run(&format!(
@@ -172,7 +208,7 @@ fn a_folder_becomes_an_adapter_and_a_folder_again() {
 #[test]
 fn a_decoder_from_scratch_gets_an_adapter() {
     let here = Here::new();
-    let model = "--layers 1 --width 16 --heads 2 --key-heads 1 --length 40";
+    let model = "--layers 1 --width 16 --heads 2 --key-heads 1 --length 50";
     here.run(&format!(
         "train --model decoder {model} --epochs 1 --lr 1e-3 --out base"
     ));
@@ -184,7 +220,7 @@ fn a_decoder_from_scratch_gets_an_adapter() {
         (&config["model_type"], &config["num_key_value_heads"]),
         (&json!("llama"), &json!(1))
     );
-    let merged = here.json_of("eval merged --data numbers --length 40 --batch-size 16");
+    let merged = here.json_of("eval merged --data numbers --length 50 --batch-size 16");
     let own = here.json_of("eval run");
     let loss = |json: &Value| json["test"]["loss"].as_f64().unwrap();
     assert!((loss(&merged) - loss(&own)).abs() < 1e-4, "{merged} {own}");
@@ -211,6 +247,9 @@ fn what_cannot_be_fine_tuned_is_refused() {
         --chat chat.jsonl --base bf16 => base is for weights of --from that an adapter leaves as they are
         --chat chat.jsonl --lora-rank 2 --lora-targets c_attn => target_modules has c_attn, which matches no
         --chat chat.jsonl --adapter nowhere => nowhere/adapter_config.json
+        --chat chat.jsonl --lora-alpha 8 => lora-alpha has no effect without --lora-rank
+        --chat chat.jsonl --lora-rank 2 --freeze body => freeze has no effect with an adapter
+        --chat chat.jsonl --allow-missing *norm* => allow-missing: a folder of the Hugging Face Hub has all
         ",
     );
     here.refuse_all(
@@ -219,6 +258,8 @@ fn what_cannot_be_fine_tuned_is_refused() {
         --from empty => empty is not a run, and has no config.json
         --data chat --chat chat.jsonl => no tokenizer: take that of the model with --from
         --heads 3 => 3 heads cannot share a width of 128
+        --adapter empty => adapter has no effect without --from
+        --from nowhere => nowhere: No such file
         --lora-rank 2 --lora-dropout 1 => lora_dropout is 1, not from 0 to less than 1
         ",
     );
@@ -229,6 +270,15 @@ fn what_cannot_be_fine_tuned_is_refused() {
         --prompt one --top-p 1.5 => top-p must be more than 0 and at most 1
         --averaged => is not a run, but weights
         ",
+    );
+    here.refuse(
+        "train --from empty --out no",
+        "empty is not a run, and has no config.json",
+    );
+    fs::remove_file(here.join("model/tokenizer.json")).unwrap();
+    here.refuse(
+        "train --from model --data numbers --out no",
+        "model/tokenizer.json",
     );
     let config = here.read("model/config.json").replace("qwen2", "gemma");
     here.write("model/config.json", config);

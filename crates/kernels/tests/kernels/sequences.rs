@@ -12,7 +12,8 @@ use burn::{
 };
 use stovepipe_autodiff::{Parameters, defer};
 use stovepipe_kernels::{
-    Heads, Rotation, attention, gelu, layer_norm, linear, linear_by_rows, rms_norm, swiglu,
+    Heads, Rotation, attention, frozen_linear, gelu, layer_norm, linear, linear_by_rows, rms_norm,
+    swiglu,
 };
 
 /// Inputs and outputs of all ranks, flattened.
@@ -126,6 +127,47 @@ fn compare_by_rows([rows, from, to]: [usize; 3]) {
         },
         &format!("{rows} rows, {from} to {to}, by rows"),
     );
+}
+
+/// In each type, with and without bias; also off the kernel, in f64.
+#[test]
+fn frozen_linear_layers_equal_products() {
+    for [rows, from, to] in SIZES {
+        let (weight, bias) = (random([to, from]), random([to]));
+        for dtype in [FloatDType::F32, FloatDType::F16, FloatDType::BF16] {
+            let weight = weight.clone().cast(dtype);
+            for bias in [None, Some(bias.clone().cast(dtype))] {
+                let exact = |x: &Flat| {
+                    let like_x = |own: Flat| own.cast(FloatDType::from(x.dtype())).autodiff();
+                    let weight = like_x(flat(weight.clone())).reshape([to, from]);
+                    (weight, bias.clone().map(like_x))
+                };
+                compare(
+                    [random([rows * from])],
+                    |[x]| {
+                        let x = x.reshape([rows, 1, from]);
+                        let (weight, bias) = match x.is_autodiff() {
+                            true => (
+                                weight.clone().autodiff(),
+                                bias.clone().map(Tensor::autodiff),
+                            ),
+                            false => (weight.clone(), bias.clone()),
+                        };
+                        flat(frozen_linear(x, weight, bias))
+                    },
+                    |[x]| {
+                        let (weight, bias) = exact(&x);
+                        let product = x.reshape([rows, from]).matmul(weight.transpose());
+                        flat(match bias {
+                            Some(bias) => product + bias.unsqueeze(),
+                            None => product,
+                        })
+                    },
+                    &format!("{rows} rows, {from} to {to}, {dtype:?}"),
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use burn::{
     module::{ModuleVisitor, Param},
-    tensor::{Bool, Int, Tensor},
+    tensor::{Bool, DType, Int, Tensor},
 };
 
 use crate::model::{
@@ -68,6 +68,9 @@ impl ModuleVisitor for Shapes {
         // Asked whether it trains, a lazy parameter would be allocated; what is measured for it trains.
         let trains = !param.is_initialized() || param.is_require_grad();
         let kind = if trains { 'p' } else { 'c' };
+        if param.is_initialized() && param.val().dtype() != DType::F32 {
+            let _ = write!(self.0, "{:?}", param.val().dtype());
+        }
         self.add(kind, &param.lazy_shape().dims::<D>());
     }
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use burn::{
+    module::Module,
     store::{KeyRemapper, ModuleSnapshot, bridge, burn_pack},
     tensor::TensorData,
 };
@@ -225,6 +226,49 @@ impl Weights {
         let [first, second] = names;
         let pair = read(first)?.zip(read(second)?);
         Ok(pair.is_some_and(|(first, second)| first != second))
+    }
+
+    /// The first tensor that has other numbers in the file than in a pipeline, in the pipeline's precision.
+    /// Tensors that only one of both has are left out.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::Pipeline;
+    /// use stovepipe_train::{Weights, example::Dense, save_model};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("model.safetensors");
+    /// let pipeline = |seed| {
+    ///     let builder = Pipeline::builder(vec![Dense::new(4, 3)]).devices([Device::flex()]);
+    ///     builder.seed(seed).build()
+    /// };
+    /// save_model(&pipeline(0)?, path.clone())?;
+    /// let weights = Weights::open(&path)?;
+    /// assert_eq!(weights.first_other(&pipeline(0)?)?, None);
+    /// assert_eq!(weights.first_other(&pipeline(1)?)?.as_deref(), Some("layers.0.linear.weight"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Format`] if a tensor cannot be read.
+    pub fn first_other<L: Layer>(
+        &self,
+        pipeline: &Pipeline<L>,
+    ) -> Result<Option<String>, TrainError> {
+        let read = |tensor: &burn_pack::Tensor| {
+            let data = bridge::to_data(tensor);
+            data.map_err(|error| TrainError::format(&self.path, error))
+        };
+        for own in pipeline.valid().collect(None, None, true) {
+            let Some(entry) = self.tensors.get(&own.name) else {
+                continue;
+            };
+            let there = self.file.reading(|| read(&entry.tensor))??;
+            if there.convert_dtype(own.dtype) != read(&own)? {
+                return Ok(Some(own.name));
+            }
+        }
+        Ok(None)
     }
 
     /// The sorted names of all tensors in the file.

@@ -119,6 +119,17 @@ fn configurations() {
             text(&error)
         );
     }
+    // Without the key, Mistral has a window of 4096.
+    let mut long: Value = serde_json::from_str(&changed("mistral", json!({}))).unwrap();
+    long["max_position_embeddings"] = 8192.into();
+    assert!(DecoderConfig::from_json(&long.to_string()).is_ok());
+    long.as_object_mut().unwrap().remove("sliding_window");
+    let error = DecoderConfig::from_json(&long.to_string()).unwrap_err();
+    assert!(
+        text(&error).contains("sliding_window is 4096"),
+        "{}",
+        text(&error)
+    );
     // A window that no text exceeds is none.
     let wide = changed("mistral", json!({"sliding_window": 4096}));
     assert_eq!(
@@ -189,6 +200,14 @@ fn configurations_of_adapters() {
         (
             json!({"use_dora": true}),
             "use_dora is true, which is not supported",
+        ),
+        (
+            json!({"init_lora_weights": "pissa"}),
+            "init_lora_weights is \"pissa\", which is not supported",
+        ),
+        (
+            json!({"corda_config": {"cache_file": "x"}}),
+            "corda_config is",
         ),
         (
             json!({"modules_to_save": ["lm_head"]}),
