@@ -16,7 +16,7 @@ use super::{
     data_set::{Contents, DataSet, TextData, TextSamples},
     examples::sets,
     fingerprint::{fingerprint, hashed},
-    text::beside,
+    text::{beside, tokenizer_of},
     text_sets::TextSets,
 };
 use crate::error::{CliError, usage};
@@ -82,10 +82,7 @@ impl Numbers {
 
 impl TextData for Numbers {
     fn tokenizer(&self) -> Result<Tokenizer, CliError> {
-        Ok(match &self.tokenizer {
-            Some(path) => Tokenizer::read(path)?,
-            None => Tokenizer::bytes(),
-        })
+        tokenizer_of(self.tokenizer.as_deref())
     }
 
     fn tokenizer_file(&self) -> Option<PathBuf> {

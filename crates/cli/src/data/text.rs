@@ -67,10 +67,7 @@ impl DataSet for Text {
 
 impl TextData for Text {
     fn tokenizer(&self) -> Result<Tokenizer, CliError> {
-        Ok(match &self.tokenizer {
-            Some(path) => Tokenizer::read(path)?,
-            None => Tokenizer::bytes(),
-        })
+        tokenizer_of(self.tokenizer.as_deref())
     }
 
     fn tokenizer_file(&self) -> Option<PathBuf> {
@@ -159,4 +156,12 @@ pub fn beside(folder: &Path, vocabulary: usize) -> Option<PathBuf> {
     let path = folder.join(TOKENIZER);
     let may_lack = vocabulary == 256 || has_no_weights(folder);
     (path.is_file() || !may_lack).then_some(path)
+}
+
+/// The tokenizer of a file, or bytes.
+pub fn tokenizer_of(file: Option<&Path>) -> Result<Tokenizer, CliError> {
+    Ok(match file {
+        Some(path) => Tokenizer::read(path)?,
+        None => Tokenizer::bytes(),
+    })
 }
