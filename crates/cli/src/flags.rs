@@ -167,8 +167,8 @@ pub fn refuse_idle<'a>(
 /// Hides the flags that a subcommand does not use, though it knows them.
 pub fn hide(command: Command, is_unused: impl Fn(&Arg) -> bool) -> Command {
     command.mut_args(|arg| {
-        let is_unused = is_unused(&arg);
-        arg.hide(is_unused)
+        let is_hidden = arg.is_hide_set() || is_unused(&arg);
+        arg.hide(is_hidden)
     })
 }
 
