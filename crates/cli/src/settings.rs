@@ -11,6 +11,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 use serde::Serialize;
 use stovepipe::train::{
     PipelineSettings, Processes, RunFolder, TrainSettings,
+    checkpoint::Checkpoint,
     settings::{DecaySetting, OptimizerSetting, ScheduleSetting, flags_of},
 };
 use toml::{Table, Value};
@@ -20,7 +21,7 @@ use crate::{
     config::{ConfigFile, Section},
     data::{self, AnyDataSet, Contents, data_sets},
     error::{CliError, usage},
-    files::{CONFIG, HUB_CONFIG, PlanFile, TOKENIZER, read_machine},
+    files::{CONFIG, HUB_CONFIG, MODEL, PlanFile, TOKENIZER, read_machine},
     flags::refuse_idle,
     models::{self, AnyModel, Origin, Reads},
     pretrained::Pretrained,
@@ -451,7 +452,8 @@ fn check_origin(from: &Path, flags: &ArgMatches) -> Result<(), CliError> {
         fs::metadata(from).map_err(CliError::file(from))?;
     }
     let is_named = flags.get_one::<String>("model").is_some();
-    if from.is_dir() && !is_named && model_of(from).is_none() {
+    let is_checkpoint = Checkpoint::at(from).is_some() || from.join(MODEL).exists();
+    if from.is_dir() && !is_named && !is_checkpoint && model_of(from).is_none() {
         let from = from.display();
         return Err(usage!("{from} is not a run, and has no {HUB_CONFIG}"));
     }
