@@ -33,7 +33,8 @@ impl DecoderConfig {
     ///
     /// let config = DecoderConfig::from_json(r#"{
     ///     "model_type": "qwen2", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128,
-    ///     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1e6
+    ///     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1e6,
+    ///     "max_position_embeddings": 512
     /// }"#)?;
     /// assert_eq!((config.family, config.head_width, config.theta), (Family::Qwen2, 16, 1e6));
     ///

@@ -15,8 +15,8 @@ use crate::{
         objective::Objective,
         pipeline::Pipeline,
         tasks::{
-            SplitBatch, SplitInputs, join_outputs, loss_on, own_outputs, sizes_term, split_inputs,
-            sum_losses, sum_scores,
+            SplitBatch, StepInputs, join_outputs, loss_on, own_outputs, sizes_term, sum_losses,
+            sum_scores,
         },
     },
     engine::{
@@ -42,7 +42,7 @@ impl<L: Layer> Pipeline<L> {
     ) -> Result<L::Output, StepError> {
         let inputs = inputs.into();
         let (_turn, sizes) = self.prepare_forward(&inputs, "infer")?;
-        let inputs = split_inputs::<L>(inputs, &sizes);
+        let inputs = StepInputs::Whole(inputs);
         let result = self.run_forward(inputs, &sizes, |_| {
             Ok(OutputUse {
                 loss: None,
@@ -144,7 +144,7 @@ impl<L: Layer> Pipeline<L> {
             targets,
             weight,
         } = split;
-        let result = self.run_forward(Ok(inputs), &sizes, |stage| {
+        let result = self.run_forward(inputs, &sizes, |stage| {
             Ok(OutputUse {
                 loss: Some(loss_on::<L, T>(stage, objective, &targets, weight)?),
                 keep_outputs: false,
@@ -159,12 +159,12 @@ impl<L: Layer> Pipeline<L> {
 
     fn run_forward(
         &self,
-        inputs: Result<SplitInputs<L>, StepError>,
+        inputs: StepInputs<L>,
         sizes: &[usize],
         outputs: impl Fn(&StagePlacement) -> Result<OutputUse<L>, StepError>,
     ) -> Result<StepResult<L>, StepError> {
         let turns = self.engine.schedules.turns(sizes.len());
-        let tasks = inputs.and_then(|inputs| self.tasks(inputs, (sizes, &turns), None, outputs));
+        let tasks = self.tasks(inputs, (sizes, &turns), None, outputs);
         let schedule = StepSchedule {
             actions: self.forward_actions(&turns, sizes.len()),
             versions: Vec::new(),

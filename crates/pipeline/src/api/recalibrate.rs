@@ -3,11 +3,11 @@
 use std::sync::{Arc, PoisonError};
 
 use crate::{
-    api::{batch::Inputs, error::StepError, pipeline::Pipeline, tasks::split_inputs},
+    api::{batch::Inputs, error::StepError, pipeline::Pipeline, tasks::StepInputs},
     engine::{
         parts::OutputUse,
         schedules::StepSchedule,
-        stage::{StagePlacement, Training},
+        stage::Training,
         statistics::{Statistics, extend_all},
         step,
     },
@@ -97,15 +97,13 @@ impl<L: Layer> Pipeline<L> {
             loss_scale: None,
         };
         let split = (&sizes[..], &schedule.turns);
-        let training = Arc::new(training);
-        let outputs = |_: &StagePlacement| {
+        let inputs = StepInputs::Whole(inputs);
+        let tasks = self.tasks(inputs, split, Some(&Arc::new(training)), |_| {
             Ok(OutputUse {
                 loss: None,
                 keep_outputs: false,
             })
-        };
-        let tasks = split_inputs::<L>(inputs, &sizes)
-            .and_then(|inputs| self.tasks(inputs, split, Some(&training), outputs));
+        });
         let result = step::run(&self.engine, &schedule, tasks, |_| Ok(()))?;
         let statistics = result.stages.into_iter().flat_map(|stage| stage.statistics);
         Ok((statistics.collect(), sizes))

@@ -34,14 +34,32 @@ pub(crate) struct Parted<L: Layer> {
     key: Option<StepKey>,
 }
 
-/// The inputs and the side inputs of each micro-batch.
-pub(crate) type SplitInputs<L> = (Vec<<L as Layer>::Input>, Vec<<L as Layer>::Side>);
+/// The inputs and the side inputs of a mini-batch.
+#[derive(Clone)]
+pub(crate) enum StepInputs<L: Layer> {
+    /// Of all samples: they are split when they are used, so that nothing holds them twice.
+    Whole(Inputs<L::Input, L::Side>),
+    /// Of each micro-batch.
+    Own(Vec<L::Input>, Vec<L::Side>),
+}
+
+impl<L: Layer> StepInputs<L> {
+    fn split(self, sizes: &[usize]) -> Result<(Vec<L::Input>, Vec<L::Side>), StepError> {
+        match self {
+            Self::Own(inputs, side) => Ok((inputs, side)),
+            Self::Whole(Inputs { input, side }) => {
+                let inputs = batch::split(input, sizes, "input")?;
+                Ok((inputs, batch::split(side, sizes, "side input")?))
+            }
+        }
+    }
+}
 
 /// A mini-batch as micro-batches.
 pub(crate) struct SplitBatch<L: Layer, T> {
     /// The samples of each.
     pub(crate) sizes: Vec<usize>,
-    pub(crate) inputs: SplitInputs<L>,
+    pub(crate) inputs: StepInputs<L>,
     pub(crate) targets: Vec<T>,
     /// What the sum of losses is divided by.
     pub(crate) weight: f64,
@@ -60,51 +78,43 @@ impl<L: Layer, T: Flow> SplitBatch<L, T> {
             return Ok(Self {
                 weight: weight_of(objective, &batch.target)?,
                 targets: batch::split(batch.target, &sizes, "target")?,
-                inputs: split_inputs::<L>(Inputs::from((batch.input, batch.side)), &sizes)?,
+                inputs: StepInputs::Whole(Inputs::from((batch.input, batch.side))),
                 sizes,
             });
         }
         let first = (batch.input, batch.target, batch.side);
-        let mut split = Self {
-            sizes: Vec::new(),
-            inputs: (Vec::new(), Vec::new()),
-            targets: Vec::new(),
-            weight: 0.0,
-        };
+        let (mut inputs, mut sides, mut targets) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut sizes, mut weight) = (Vec::new(), 0.0);
         for (input, target, side) in [first].into_iter().chain(batch.others) {
             let size = [batch::samples(&input)?];
-            split.weight += weight_or_none(objective, &target)?;
-            split.targets.extend(batch::split(target, &size, "target")?);
-            let (input, side) = split_inputs::<L>(Inputs::from((input, side)), &size)?;
-            split.inputs.0.extend(input);
-            split.inputs.1.extend(side);
-            split.sizes.extend(size);
+            weight += weight_or_none(objective, &target)?;
+            inputs.extend(batch::split(input, &size, "input")?);
+            targets.extend(batch::split(target, &size, "target")?);
+            sides.extend(batch::split(side, &size, "side input")?);
+            sizes.extend(size);
         }
-        check_weight(split.weight)?;
-        Ok(split)
+        Ok(Self {
+            sizes,
+            inputs: StepInputs::Own(inputs, sides),
+            targets,
+            weight: check_weight(weight)?,
+        })
     }
-}
-
-pub(crate) fn split_inputs<L: Layer>(
-    inputs: Inputs<L::Input, L::Side>,
-    sizes: &[usize],
-) -> Result<SplitInputs<L>, StepError> {
-    let of_first = batch::split(inputs.input, sizes, "input")?;
-    Ok((of_first, batch::split(inputs.side, sizes, "side input")?))
 }
 
 impl<L: Layer> Parted<L> {
     pub(crate) fn new(
-        (inputs, side): SplitInputs<L>,
+        inputs: StepInputs<L>,
         sizes: &[usize],
         key: Option<StepKey>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, StepError> {
+        let (inputs, side) = inputs.split(sizes)?;
+        Ok(Self {
             inputs: inputs.into_iter().enumerate().collect(),
             side,
             samples: ranges(sizes).collect(),
             key,
-        }
+        })
     }
 
     /// The part of a seat. The mini-batch's first micro-batch is the `first` of all.
@@ -146,7 +156,7 @@ impl<L: Layer> Pipeline<L> {
     /// says which replica takes which micro-batch.
     pub(crate) fn tasks(
         &self,
-        inputs: SplitInputs<L>,
+        inputs: StepInputs<L>,
         (sizes, turns): (&[usize], &Turns),
         training: Option<&Arc<Training>>,
         outputs: impl Fn(&StagePlacement) -> Result<OutputUse<L>, StepError>,
@@ -155,7 +165,7 @@ impl<L: Layer> Pipeline<L> {
             return Err(StepError::LayersLost);
         }
         let key = training.map(|_| self.step_key(0));
-        let mut parted = Parted::new(inputs, sizes, key);
+        let mut parted = Parted::new(inputs, sizes, key)?;
         let parts = |seat: Seat, stage: &StagePlacement| {
             let part = parted.of((seat, stage), (turns, 0), outputs(stage)?)?;
             Ok(Parts::one(part))

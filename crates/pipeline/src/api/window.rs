@@ -416,7 +416,7 @@ impl<L: Layer, O> Feed<'_, L, O> {
             .into());
         }
         let key = self.pipeline.step_key(number as u64);
-        let mut parted = Parted::new(inputs, &sizes, Some(key));
+        let mut parted = Parted::new(inputs, &sizes, Some(key))?;
         for (seat, stage, outbox) in &self.seats {
             let outputs = OutputUse {
                 loss: Some(loss_on::<L, T>(stage, self.objective, &targets, weight)?),

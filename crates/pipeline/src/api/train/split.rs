@@ -10,7 +10,7 @@ use crate::{
         error::StepError,
         objective::Objective,
         pipeline::Pipeline,
-        tasks::{SplitBatch, SplitInputs, sizes_term},
+        tasks::{SplitBatch, StepInputs, sizes_term},
     },
     engine::schedules::StepSchedule,
     model::{flow::Flow, layer::Layer, unkeyed},
@@ -18,7 +18,7 @@ use crate::{
 
 /// A mini-batch and how it is to be run.
 pub(super) struct MiniBatch<L: Layer, T> {
-    pub(super) inputs: SplitInputs<L>,
+    pub(super) inputs: StepInputs<L>,
     /// The samples of each micro-batch.
     pub(super) sizes: Vec<usize>,
     /// The target of each micro-batch.
