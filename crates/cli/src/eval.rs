@@ -18,9 +18,10 @@ use stovepipe::{
         Processes, RunFolder, Task,
         checkpoint::{Checkpoint, Checkpoints},
         data::{Fingerprint, changes, shared},
-        evaluate, load_model,
+        evaluate,
         run::show_count,
         settings::{AllReduceSetting, BalanceSetting},
+        weights::Base,
     },
 };
 use stovepipe_report::Confusion;
@@ -38,7 +39,7 @@ use crate::{
     flags,
     models::Sizes,
     output::{self, Table},
-    pretrained::OpenWeights,
+    pretrained::{OpenWeights, of_base},
     settings::Settings,
     suggest,
     work::{Load, ModelWithData, Work, exact_line, with_model},
@@ -316,7 +317,17 @@ impl TrainedRun {
             let folder = folder.display();
             return Err(usage!("{folder} is not a run: it has no config.toml"));
         }
-        let is_own = |arg: &Arg| arg.get_id() == "data" || arg.get_help_heading() == Some("Model");
+        // The weights below an adapter may have moved.
+        let may_differ = Settings::load(&config)?
+            .model
+            .model
+            .frozen_bytes()
+            .is_some();
+        let is_own = |arg: &Arg| match arg.get_id().as_str() {
+            "data" => true,
+            "from" => !may_differ,
+            _ => arg.get_help_heading() == Some("Model"),
+        };
         flags::refuse_hidden(&flags::hide(command, is_own), matches)?;
         let mut settings = Settings::read(Some(&config), None, None, matches)?;
         settings.training.check()?;
@@ -423,12 +434,19 @@ impl TrainedRun {
         }
         let mut pipeline = builder.build()?;
         let own = &self.settings.model;
-        if let Some(weights) = &self.weights {
-            load_model(&mut pipeline, weights)?;
-        } else if let Some(weights) = OpenWeights::open(&own.pretrained, &self.processes)? {
+        let open = match self.weights {
+            Some(_) => OpenWeights::open_base(own, &self.processes)?,
+            None => OpenWeights::open(&own.pretrained, &self.processes)?,
+        };
+        let mut base = Base::default();
+        if let Some(weights) = open {
             let model = (&own.model, self.settings.image_size());
             let weights = weights.for_model(pipeline.layers(), model, None)?;
-            output::say(&weights.load(&mut pipeline)?);
+            base = weights.load(&mut pipeline)?;
+        }
+        if let Some(weights) = &self.weights {
+            let loaded = base.load_into(&mut pipeline, weights);
+            loaded.map_err(|error| of_base(error, own.pretrained.from.as_deref()))?;
         }
         Ok(pipeline)
     }

@@ -13,7 +13,7 @@ use burn::{
 use stovepipe::{
     pipeline::Pipeline,
     train::{
-        TrainError, Weights,
+        TrainError,
         weights::{Change, rewrite_folder, save_some},
     },
 };
@@ -79,10 +79,7 @@ impl<L: LanguageModel> HubExport<'_, L> {
     /// The folder `from` with the trained numbers: of an adapter, with its part added.
     fn rewrite(&self, from: &Path, out: &Path) -> Result<(), CliError> {
         let trained = match self.hub.lora {
-            Some(_) => {
-                self.check_base(from)?;
-                HashMap::new()
-            }
+            Some(_) => HashMap::new(),
             None => self.tensors(),
         };
         let failed = |error: burn_pack::Error| TrainError::format(out, error);
@@ -100,20 +97,6 @@ impl<L: LanguageModel> HubExport<'_, L> {
             Some(name) => {
                 let from = from.display();
                 Err(usage!("{from} has no {name}, so there is no place for it"))
-            }
-        }
-    }
-
-    /// An adapter belongs to the weights that it was trained with.
-    fn check_base(&self, from: &Path) -> Result<(), CliError> {
-        let weights = Weights::open(from)?.renamed(&self.hub.config.hub_keys())?;
-        match weights.first_other(&self.pipeline)? {
-            None => Ok(()),
-            Some(name) => {
-                let from = from.display();
-                Err(usage!(
-                    "{from} has changed since the adapter was trained: {name} has other numbers"
-                ))
             }
         }
     }

@@ -12,8 +12,9 @@ use stovepipe::{
     pipeline::{Layer, Pipeline},
     schedule::count,
     train::{
-        Processes, RunFolder, Weights,
+        Processes, RunFolder, TrainError, Weights,
         checkpoint::{Checkpoint, Checkpoints},
+        weights::Base,
     },
 };
 
@@ -21,6 +22,8 @@ use crate::{
     error::{CliError, usage},
     files::{CLASSES, HUB_CONFIG, MODEL},
     models::AnyModel,
+    output,
+    settings::ModelSettings,
 };
 
 /// Settings of any model.
@@ -69,6 +72,8 @@ pub struct OpenWeights<'a> {
     weights: Weights,
     processes: Processes,
     settings: &'a Pretrained,
+    /// Whether the rest of the model comes from elsewhere.
+    is_below: bool,
 }
 
 impl<'a> OpenWeights<'a> {
@@ -92,6 +97,22 @@ impl<'a> OpenWeights<'a> {
             weights: Weights::open_in(processes, file)?,
             processes: processes.clone(),
             settings,
+            is_below: false,
+        }))
+    }
+
+    /// Opens what a run's files leave out, if they leave out anything.
+    pub fn open_base(
+        own: &'a ModelSettings,
+        processes: &Processes,
+    ) -> Result<Option<Self>, CliError> {
+        if own.model.frozen_bytes().is_none() {
+            return Ok(None);
+        }
+        let open = Self::open(&own.pretrained, processes)?;
+        Ok(open.map(|weights| Self {
+            is_below: true,
+            ..weights
         }))
     }
 
@@ -174,7 +195,8 @@ impl<'a> OpenWeights<'a> {
                 line += &format!(", {verb} {}", count(names.len(), "tensor"));
             }
         }
-        let adapter = model.adapter().map(|folder| -> Result<_, CliError> {
+        let adapter = model.adapter().filter(|_| !self.is_below);
+        let adapter = adapter.map(|folder| -> Result<_, CliError> {
             let weights = renamed(Weights::open_in(&self.processes, folder)?, model)?;
             let weights = weights.allowing_missing(|name| !name.contains(".lora."));
             weights.check(layers)?;
@@ -182,11 +204,12 @@ impl<'a> OpenWeights<'a> {
             Ok(weights)
         });
         let adapter = adapter.transpose()?;
-        line.push('\n');
+        let line = (!self.is_below).then(|| line + "\n");
         Ok(FittingWeights {
             weights,
             adapter,
-            line,
+            has_base: model.frozen_bytes().is_some(),
+            line: line.unwrap_or_default(),
         })
     }
 }
@@ -195,17 +218,35 @@ impl<'a> OpenWeights<'a> {
 pub struct FittingWeights {
     weights: Weights,
     adapter: Option<Weights>,
+    has_base: bool,
     line: String,
 }
 
 impl FittingWeights {
-    /// Loads them. Returns a line that says so.
-    pub fn load<L: Layer>(self, pipeline: &mut Pipeline<L>) -> Result<String, CliError> {
-        self.weights.load_into(pipeline)?;
+    /// Loads them, and says so. Returns those below an adapter.
+    pub fn load<L: Layer>(self, pipeline: &mut Pipeline<L>) -> Result<Base, CliError> {
+        let base = if self.has_base {
+            self.weights.load_base_into(pipeline)?
+        } else {
+            self.weights.load_into(pipeline)?;
+            Base::default()
+        };
         if let Some(adapter) = &self.adapter {
             adapter.load_into(pipeline)?;
         }
-        Ok(self.line)
+        output::say(&self.line);
+        Ok(base)
+    }
+}
+
+/// Says which weights have changed if they are not those that an adapter was trained above.
+pub fn of_base(error: TrainError, from: Option<&Path>) -> CliError {
+    match (error, from) {
+        (TrainError::OtherBase { .. }, Some(from)) => usage!(
+            "{} has changed since the adapter was trained: name the weights from then with --from",
+            from.display()
+        ),
+        (error, _) => error.into(),
     }
 }
 

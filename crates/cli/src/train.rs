@@ -41,7 +41,7 @@ use crate::{
     error::{CliError, usage},
     files::{CONFIG, TOKENIZER, has_no_weights},
     flags, hardware, memory_check, output,
-    pretrained::OpenWeights,
+    pretrained::{OpenWeights, of_base},
     settings::Settings,
     work::{Epilogue, Load, ModelWithData, SourceOf, Work, with_model},
 };
@@ -130,12 +130,13 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         data.set_tokenizer(copy);
     }
     settings.resolve_vocabulary(&data)?;
-    // A checkpoint has its own weights.
     let pretrained = &settings.model.pretrained;
     let is_inspected = flags.dry_run && pretrained.from.as_deref().is_some_and(has_no_weights);
-    let weights = match processes.of_first(newest.is_some() || is_inspected)? {
-        true => None,
-        false => OpenWeights::open(&settings.model.pretrained, processes)?,
+    let weights = match processes.of_first((newest.is_some(), is_inspected))? {
+        (_, true) => None,
+        // A checkpoint has its own weights, but for those below an adapter.
+        (true, _) => OpenWeights::open_base(&settings.model, processes)?,
+        (false, _) => OpenWeights::open(pretrained, processes)?,
     };
     let model = (&settings.model.model, &data);
     let way = (settings.training.seed, settings.pipeline.micro_batches);
@@ -310,16 +311,16 @@ impl Work for Train<'_> {
             .transpose()?;
         let measured = measured.as_ref().map(|measured| (measured, &available));
         let mut pipeline = pipeline(settings, model.layers, measured, processes)?;
-        if let Some(weights) = weights {
-            output::say(&weights.load(&mut pipeline)?);
-        }
+        let base = weights.map(|weights| weights.load(&mut pipeline));
         let trainer = Trainer::new(pipeline, task, settings.training.clone())?;
+        let trainer = trainer.with_base(base.transpose()?.unwrap_or_default());
         let mut trainer = trainer.on_epoch(|folder| Ok(write_report(folder)?));
         let in_job = processes.size() > 1;
         signals::on_stop(in_job, trainer.end_after_step()).map_err(CliError::Signal)?;
         let folder = RunFolder::open_in(processes, || self.folder())?;
         if self.resume {
-            resume(&mut trainer, &folder, processes)?;
+            let from = settings.model.pretrained.from.as_deref();
+            resume(&mut trainer, &folder, (processes, from))?;
         }
         let config = portable(settings).map_err(CliError::file(&folder.file(CONFIG)))?;
         folder.write(CONFIG, config.as_bytes())?;
@@ -400,11 +401,13 @@ impl Train<'_> {
 fn resume<L: Layer<Side = ()>>(
     trainer: &mut Trainer<L, CrossEntropy>,
     folder: &RunFolder,
-    processes: &Processes,
+    (processes, from): (&Processes, Option<&Path>),
 ) -> Result<(), CliError> {
     let checkpoints = processes.first(|| folder.checkpoints().list())?;
     let has_checkpoint = !checkpoints.unwrap_or_default().is_empty();
-    let resumed = trainer.resume(folder)?;
+    let resumed = trainer
+        .resume(folder)
+        .map_err(|error| of_base(error, from))?;
     output::say(&resumed_lines(&resumed, folder.path()));
     if processes.of_first(has_checkpoint && resumed.checkpoint.is_none())? {
         let path = folder.path().display();
@@ -426,7 +429,14 @@ fn check_same_run(folder: &Path, settings: &Settings) -> Result<(), CliError> {
         return Ok(());
     }
     let before = Settings::load(&config)?;
-    let model = |own: &Settings| Table::try_from(own.model.located()).unwrap_or_default();
+    let model = |own: &Settings| {
+        let mut table = Table::try_from(own.model.located()).unwrap_or_default();
+        if own.model.model.frozen_bytes().is_some() {
+            // They may have moved: their checksum is compared.
+            table.remove("from");
+        }
+        table
+    };
     let change = changed(&model(&before), &model(settings));
     let of_data = || {
         let [then, now] = [&before, settings].map(|own| own.data.fixed_settings());

@@ -291,6 +291,21 @@ pub enum TrainError {
         path: PathBuf,
         tensors: Box<OtherTensors>,
     },
+    /// A file has what was trained above other weights than those of now: both are named by their SHA-256, which
+    /// is empty if there are none.
+    #[error(
+        "{} has only what was trained, above weights with the SHA-256 {then}, but {}",
+        path.display(),
+        match now.as_str() {
+            "" => "these are not loaded: load them first".to_owned(),
+            now => format!("those now have {now}: use the ones from then"),
+        }
+    )]
+    OtherBase {
+        path: PathBuf,
+        then: String,
+        now: String,
+    },
     /// A file is not in its format or not valid, or a value cannot be written in the format.
     #[error("{}: {source}", path.display())]
     Format {

@@ -43,18 +43,6 @@ pub(crate) enum StepInputs<L: Layer> {
     Own(Vec<L::Input>, Vec<L::Side>),
 }
 
-impl<L: Layer> StepInputs<L> {
-    fn split(self, sizes: &[usize]) -> Result<(Vec<L::Input>, Vec<L::Side>), StepError> {
-        match self {
-            Self::Own(inputs, side) => Ok((inputs, side)),
-            Self::Whole(Inputs { input, side }) => {
-                let inputs = batch::split(input, sizes, "input")?;
-                Ok((inputs, batch::split(side, sizes, "side input")?))
-            }
-        }
-    }
-}
-
 /// A mini-batch as micro-batches.
 pub(crate) struct SplitBatch<L: Layer, T> {
     /// The samples of each.
@@ -108,7 +96,13 @@ impl<L: Layer> Parted<L> {
         sizes: &[usize],
         key: Option<StepKey>,
     ) -> Result<Self, StepError> {
-        let (inputs, side) = inputs.split(sizes)?;
+        let (inputs, side) = match inputs {
+            StepInputs::Own(inputs, side) => (inputs, side),
+            StepInputs::Whole(Inputs { input, side }) => {
+                let inputs = batch::split(input, sizes, "input")?;
+                (inputs, batch::split(side, sizes, "side input")?)
+            }
+        };
         Ok(Self {
             inputs: inputs.into_iter().enumerate().collect(),
             side,

@@ -13,7 +13,7 @@ use crate::{
     error::TrainError,
     optimizer::{Counts, GradientAccumulator, Names, StagedOptimizer, WeightAverage},
     processes::Processes,
-    weights::{SharedTensors, load_model, save_model, tensor_file, write_together},
+    weights::{Base, SharedTensors, tensor_file, write_together},
 };
 
 const GRADIENTS: &str = "gradients.safetensors";
@@ -33,6 +33,8 @@ pub(crate) struct Contents<'a, L: Layer> {
     pub(crate) average: Option<&'a mut WeightAverage<L>>,
     pub(crate) optimizer: &'a mut StagedOptimizer,
     pub(crate) accumulator: &'a mut GradientAccumulator,
+    /// What is left out of the files.
+    pub(crate) base: &'a Base,
 }
 
 impl<L: Layer> Contents<'_, L> {
@@ -44,9 +46,9 @@ impl<L: Layer> Contents<'_, L> {
     /// stage's state at a time.
     pub(super) fn save(&self, folder: &Path) -> Result<(), TrainError> {
         let processes = &self.processes();
-        save_model(self.pipeline, folder.join(model_file(false)))?;
+        (self.base).save(self.pipeline, &folder.join(model_file(false)))?;
         if let Some(average) = &self.average {
-            save_model(average.pipeline(), folder.join(model_file(true)))?;
+            (self.base).save(average.pipeline(), &folder.join(model_file(true)))?;
         }
         let (names, stages) = (names(self.pipeline), self.pipeline.stages());
         for (stage, placement) in stages.iter().enumerate() {
@@ -57,21 +59,21 @@ impl<L: Layer> Contents<'_, L> {
                 true => tensor_file::of_state(self.optimizer.state(stage, &names)),
                 false => Vec::new(),
             };
-            write_together(processes, &folder.join(file), state, None)?;
+            write_together(processes, &folder.join(file), state, &[])?;
         }
         if self.accumulator.counts().mini_batches == 0 {
             return Ok(());
         }
         let sums = || tensor_file::of_state(self.accumulator.sums(self.pipeline, &names));
-        write_together(processes, &folder.join(GRADIENTS), sums, None)
+        write_together(processes, &folder.join(GRADIENTS), sums, &[])
     }
 
     /// Reads them, into any number of stages.
     pub(crate) fn load(self, folder: &Path, state: &TrainerState) -> Result<(), TrainError> {
         let processes = &self.processes();
-        load_model(self.pipeline, &folder.join(model_file(false)))?;
+        (self.base).load_into(self.pipeline, &folder.join(model_file(false)))?;
         if let Some(average) = self.average {
-            average.restore(&folder.join(model_file(true)), state.averaged)?;
+            average.restore(&folder.join(model_file(true)), (self.base, state.averaged))?;
         }
         let names = names(self.pipeline);
         let files = processes.first(|| optimizer_tensors(folder))?;

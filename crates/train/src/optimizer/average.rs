@@ -8,7 +8,7 @@ use burn::{
 };
 use stovepipe_pipeline::{Layer, Pipeline, StepError};
 
-use crate::{error::TrainError, weights::load_model};
+use crate::{error::TrainError, weights::Base};
 
 /// The exponential moving average of a pipeline's parameters and running statistics, on the devices
 /// of its stages.
@@ -71,8 +71,12 @@ impl<L: Layer> WeightAverage<L> {
     }
 
     /// Restores averages from a file, after this many updates.
-    pub(crate) fn restore(&mut self, path: &Path, updates: u64) -> Result<(), TrainError> {
-        load_model(&mut self.pipeline, path)?;
+    pub(crate) fn restore(
+        &mut self,
+        path: &Path,
+        (base, updates): (&Base, u64),
+    ) -> Result<(), TrainError> {
+        base.load_into(&mut self.pipeline, path)?;
         self.updates = updates;
         Ok(())
     }

@@ -18,7 +18,6 @@ use crate::{
     processes::Processes,
     settings::{SaveErrorSetting, TrainSettings},
     task::{About, Metrics, TrainingMetrics},
-    weights::save_model,
 };
 
 /// The file of the model with the best test.
@@ -201,7 +200,7 @@ impl<L: Layer, O> Trainer<L, O> {
             let saved = self.with_room(
                 folder,
                 |line| progress.say(line),
-                || save_model(model, path.clone()),
+                || self.base.save(model, &path),
             );
             if let Err(error) = saved {
                 let link = || self.link_model(folder, is_averaged, error);

@@ -27,6 +27,7 @@ use crate::{
     processes::Processes,
     settings::TrainSettings,
     task::{Metrics, Task, evaluate},
+    weights::Base,
 };
 
 /// A mean loss of an epoch that is greater than the first one by this factor is an error.
@@ -81,6 +82,7 @@ pub struct Trainer<L: Layer, O> {
     /// Whether the user knows that backward passes in halves gain nothing.
     pub(super) has_checked_halves: bool,
     on_epoch: Option<OnEpoch>,
+    pub(super) base: Base,
     pub(super) processes: Processes,
 }
 
@@ -170,6 +172,7 @@ impl<L: Layer, O> Trainer<L, O> {
             has_warned: false,
             has_checked_halves: false,
             on_epoch: None,
+            base: Base::default(),
             processes: Processes::of(&pipeline),
             pipeline,
             task,
@@ -199,6 +202,14 @@ impl<L: Layer, O> Trainer<L, O> {
     #[must_use]
     pub fn averaged(&self) -> Option<&Pipeline<L>> {
         self.average.as_ref().map(WeightAverage::pipeline)
+    }
+
+    /// Leaves the weights of a [`Base`] out of checkpoints and of the run's models, which have its checksum
+    /// instead. The pipeline has them already. [`resume`](Self::resume) refuses a checkpoint above others.
+    #[must_use]
+    pub fn with_base(mut self, base: Base) -> Self {
+        self.base = base;
+        self
     }
 
     /// Calls a function after each epoch, such as one that makes a report of the files so far. If it fails,
@@ -269,6 +280,7 @@ impl<L: Layer, O> Trainer<L, O> {
             average: self.average.as_mut(),
             optimizer: &mut self.optimizer,
             accumulator: &mut self.accumulator,
+            base: &self.base,
         }
     }
 

@@ -12,7 +12,7 @@ use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::{
     fit::COUNT,
-    tensor_file::{self, PYTORCH, fetched},
+    tensor_file::{self, FORMAT, PYTORCH, fetched},
     together::write_together,
 };
 use crate::{error::TrainError, processes::Processes};
@@ -72,7 +72,7 @@ pub fn save_for_pytorch<L: Layer>(
             }
             content.tensors.push((name, data));
         }
-        tensor_file::write(path, tensor_file::of_state(content), Some(PYTORCH))
+        tensor_file::write(path, tensor_file::of_state(content), &[(FORMAT, PYTORCH)])
     })
 }
 
@@ -111,5 +111,10 @@ pub fn save_some<L: Layer>(
         some.sort_by(|a, b| a.name.cmp(&b.name));
         some
     };
-    write_together(&Processes::of(pipeline), path, tensors, Some(PYTORCH))
+    write_together(
+        &Processes::of(pipeline),
+        path,
+        tensors,
+        &[(FORMAT, PYTORCH)],
+    )
 }

@@ -7,19 +7,20 @@ use std::{
 };
 
 use burn::{
-    module::Module,
     store::{KeyRemapper, ModuleSnapshot, bridge, burn_pack},
     tensor::TensorData,
 };
 use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::{
+    base::{Base, TensorSums},
     fit::{Entries, Entry, Fit, convention, differs},
     format::{Convention, FileFormat},
     hub,
     other_tensors::OtherTensors,
     places::{impossible, places},
-    pytorch, tensor_file,
+    pytorch,
+    tensor_file::{self, BASE, BURN, FORMAT, FileMetadata, PYTORCH},
     together::SharedTensors,
 };
 use crate::{error::TrainError, processes::Processes};
@@ -67,9 +68,9 @@ pub struct Weights {
     processes: Processes,
     file: SharedTensors,
     tensors: BTreeMap<String, Entry>,
+    sums: TensorSums,
     convention: Option<Convention>,
-    /// What the file says of itself: what its tensors show counts more.
-    label: Option<Convention>,
+    metadata: FileMetadata,
     skipped: Vec<Names>,
     /// Which tensors the file may lack, and which it may have besides.
     allowed: [Names; 2],
@@ -104,9 +105,11 @@ impl Weights {
     /// As [`open`](Self::open), in all processes.
     pub fn open_in(processes: &Processes, path: impl Into<PathBuf>) -> Result<Self, TrainError> {
         let path = path.into();
-        let (tensors, label) = (processes.first(|| contents(&path))?).unwrap_or_default();
-        let label = processes.of_first(label)?;
-        let file = SharedTensors::new(processes, tensors)?;
+        let (tensors, metadata) = (processes.first(|| contents(&path))?).unwrap_or_default();
+        let metadata = processes.of_first(metadata)?;
+        let sums = TensorSums::default();
+        let tensors = tensors.into_iter().map(|tensor| sums.watch(tensor));
+        let file = SharedTensors::new(processes, tensors.collect())?;
         let tensors = file.tensors().to_vec();
         let entries = tensors.into_iter().map(|tensor| Entry {
             original: tensor.name.clone(),
@@ -118,8 +121,9 @@ impl Weights {
             path,
             processes: processes.clone(),
             file,
+            sums,
             convention: None,
-            label,
+            metadata,
             skipped: Vec::new(),
             allowed: [Box::new(|_| false), Box::new(|_| false)],
         })
@@ -228,49 +232,6 @@ impl Weights {
         Ok(pair.is_some_and(|(first, second)| first != second))
     }
 
-    /// The first tensor that has other numbers in the file than in a pipeline, in the pipeline's precision.
-    /// Tensors that only one of both has are left out.
-    ///
-    /// ```
-    /// use burn::tensor::Device;
-    /// use stovepipe_pipeline::Pipeline;
-    /// use stovepipe_train::{Weights, example::Dense, save_model};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("model.safetensors");
-    /// let pipeline = |seed| {
-    ///     let builder = Pipeline::builder(vec![Dense::new(4, 3)]).devices([Device::flex()]);
-    ///     builder.seed(seed).build()
-    /// };
-    /// save_model(&pipeline(0)?, path.clone())?;
-    /// let weights = Weights::open(&path)?;
-    /// assert_eq!(weights.first_other(&pipeline(0)?)?, None);
-    /// assert_eq!(weights.first_other(&pipeline(1)?)?.as_deref(), Some("layers.0.linear.weight"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`TrainError::Format`] if a tensor cannot be read.
-    pub fn first_other<L: Layer>(
-        &self,
-        pipeline: &Pipeline<L>,
-    ) -> Result<Option<String>, TrainError> {
-        let read = |tensor: &burn_pack::Tensor| {
-            let data = bridge::to_data(tensor);
-            data.map_err(|error| TrainError::format(&self.path, error))
-        };
-        for own in pipeline.valid().collect(None, None, true) {
-            let Some(entry) = self.tensors.get(&own.name) else {
-                continue;
-            };
-            let there = self.file.reading(|| read(&entry.tensor))??;
-            if there.convert_dtype(own.dtype) != read(&own)? {
-                return Ok(Some(own.name));
-            }
-        }
-        Ok(None)
-    }
-
     /// The sorted names of all tensors in the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
@@ -321,6 +282,28 @@ impl Weights {
         Ok(allowed)
     }
 
+    /// Loads the tensors, as [`load_into`](Self::load_into) does, and takes the checksum of those of the file.
+    /// Frozen parameters that the file gives are the base of what is trained.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_into`](Self::load_into).
+    pub fn load_base_into<L: Layer>(&self, pipeline: &mut Pipeline<L>) -> Result<Base, TrainError> {
+        let (loaded, sum) = self.sums.during(|| self.load_into(pipeline));
+        let absent = loaded?.missing;
+        let frozen = places(pipeline.layers()).into_iter();
+        let frozen = frozen.filter(|place| place.is_frozen && !self.skips(&place.name));
+        let names = frozen.map(|place| place.name);
+        let names = names.filter(|name| !absent.contains(name)).collect();
+        Ok(Base::new(self.processes.of_first(sum)?, names))
+    }
+
+    /// The checksum of the weights that the file leaves out, if it is one of [`Base::save`].
+    #[must_use]
+    pub fn base(&self) -> Option<&str> {
+        self.metadata.get(BASE).map(String::as_str)
+    }
+
     /// Checks in advance that [`load_into`](Self::load_into) finds the tensors of a pipeline with these
     /// layers, whose parameters are not drawn for it. Returns the same.
     ///
@@ -342,7 +325,9 @@ impl Weights {
         entries.retain(|name, _| !self.skips(name));
         let convention = (self.convention).or_else(|| convention(&entries, &places));
         let fit = |convention| Fit::new(&entries, &places, convention);
-        let Fit { tensors, mut other } = match convention.or(self.label) {
+        // What the file says of itself counts less.
+        let label = || convention_of(self.metadata.get(FORMAT)?);
+        let Fit { tensors, mut other } = match convention.or_else(label) {
             Some(convention) => fit(convention),
             None => {
                 // A file of another model fits neither way.
@@ -398,20 +383,19 @@ impl fmt::Debug for Weights {
     }
 }
 
-/// The tensors of a file, and the convention that it names.
-fn contents(path: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<Convention>), TrainError> {
+/// The tensors of a file, and its metadata.
+fn contents(path: &Path) -> Result<(Vec<burn_pack::Tensor>, FileMetadata), TrainError> {
     if path.is_dir() {
-        let (tensors, format) = hub::open(path)?;
-        return Ok((tensors, format.as_deref().and_then(convention_of)));
+        return hub::open(path);
     }
     match FileFormat::of(path)? {
-        FileFormat::Safetensors => {
-            let (tensors, format) = tensor_file::open(path)?;
-            Ok((tensors, format.as_deref().and_then(convention_of)))
-        }
+        FileFormat::Safetensors => tensor_file::open(path),
         FileFormat::PyTorch(container) => {
-            let tensors = pytorch::open(path, container)?;
-            Ok((tensors, Some(Convention::PyTorch)))
+            let format = (FORMAT.to_owned(), PYTORCH.to_owned());
+            Ok((
+                pytorch::open(path, container)?,
+                FileMetadata::from([format]),
+            ))
         }
     }
 }
@@ -419,8 +403,8 @@ fn contents(path: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<Convention>),
 /// The convention that the metadata of safetensors name.
 fn convention_of(format: &str) -> Option<Convention> {
     match format {
-        tensor_file::BURN => Some(Convention::Burn),
-        tensor_file::PYTORCH => Some(Convention::PyTorch),
+        BURN => Some(Convention::Burn),
+        PYTORCH => Some(Convention::PyTorch),
         _ => None,
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use burn::store::burn_pack;
 use serde::Deserialize;
 
-use super::tensor_file;
+use super::tensor_file::{self, FileMetadata};
 use crate::error::TrainError;
 
 /// The only file, and the index of several.
@@ -24,19 +24,19 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// The tensors of a folder's files, and the format that their metadata name.
-pub(super) fn open(folder: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<String>), TrainError> {
+/// The tensors of a folder's files, and their metadata.
+pub(super) fn open(folder: &Path) -> Result<(Vec<burn_pack::Tensor>, FileMetadata), TrainError> {
     let index = read_index(folder)?;
-    let (mut all, mut format) = (Vec::new(), None);
+    let (mut all, mut metadata) = (Vec::new(), FileMetadata::new());
     for path in files(folder, index.as_ref())? {
         let (tensors, of_file) = tensor_file::open(&path)?;
         if let Some(index) = &index {
             check(&tensors, &path, index)?;
         }
         all.extend(tensors);
-        format = format.or(of_file);
+        metadata.extend(of_file);
     }
-    Ok((all, format))
+    Ok((all, metadata))
 }
 
 /// The files of weights in a folder, in the order of their names.

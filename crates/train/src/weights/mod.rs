@@ -1,6 +1,7 @@
 //! Tensors in files: models, and weights from elsewhere.
 
 mod adapt;
+mod base;
 mod export;
 mod file;
 mod fit;
@@ -14,6 +15,7 @@ mod pytorch;
 pub(crate) mod tensor_file;
 mod together;
 
+pub use base::Base;
 pub use export::{NameAndShape, save_for_pytorch, save_some};
 pub use file::Weights;
 pub use format::Convention;

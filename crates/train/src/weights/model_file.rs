@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use burn::{module::Module, store::ModuleSnapshot};
 use stovepipe_pipeline::{Layer, Pipeline};
 
-use super::{file::Weights, format::Convention, tensor_file::BURN, together::write_together};
-use crate::{error::TrainError, processes::Processes};
+use super::base::Base;
+use crate::error::TrainError;
 
-/// Loads a file of [`save_model`] into any number of stages. For other files, see [`Weights`]. In several
+/// Loads a file of [`save_model`] into any number of stages. For other files, see [`Weights`](crate::Weights). In several
 /// processes, all call this, and the first one reads the file.
 ///
 /// # Errors
@@ -16,8 +15,7 @@ use crate::{error::TrainError, processes::Processes};
 /// If the file cannot be read, or is of another model. If a tensor is unreadable, the others have
 /// been loaded.
 pub fn load_model<L: Layer>(pipeline: &mut Pipeline<L>, path: &Path) -> Result<(), TrainError> {
-    let weights = Weights::open_in(&Processes::of(pipeline), path)?;
-    weights.of(Convention::Burn).load_into(pipeline).map(|_| ())
+    Base::default().load_into(pipeline, path)
 }
 
 /// Saves a pipeline's parameters and statistics as safetensors, named by layer: `layers.3.…`.
@@ -61,7 +59,5 @@ pub fn load_model<L: Layer>(pipeline: &mut Pipeline<L>, path: &Path) -> Result<(
 ///
 /// If the file cannot be written, or a device does not return its tensors.
 pub fn save_model<L: Layer>(pipeline: &Pipeline<L>, path: PathBuf) -> Result<(), TrainError> {
-    pipeline.share_parameters()?;
-    let tensors = || pipeline.valid().collect(None, None, true);
-    write_together(&Processes::of(pipeline), &path, tensors, Some(BURN))
+    Base::default().save(pipeline, &path)
 }

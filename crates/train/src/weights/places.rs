@@ -7,6 +7,9 @@ use burn::{
 };
 use stovepipe_pipeline::Layer;
 
+/// What Burn calls the statistics of batch norms.
+const STATISTICS: [&str; 2] = ["running_mean", "running_var"];
+
 pub(super) struct Place {
     /// Its name in files: without the names of enum variants.
     pub(super) name: String,
@@ -15,6 +18,8 @@ pub(super) struct Place {
     pub(super) shape: Shape,
     /// The type of its numbers, if they are floating-point ones.
     pub(super) float: Option<DType>,
+    /// Whether it is a parameter that training leaves as it is.
+    pub(super) is_frozen: bool,
 }
 
 impl Place {
@@ -70,9 +75,12 @@ impl Finder {
         self.exit_module("layers", "Struct:Pipeline");
     }
 
-    fn add(&mut self, shape: Shape, float: Option<DType>) {
+    fn add(&mut self, shape: Shape, float: Option<DType>, is_frozen: bool) {
+        let name = self.path.join(".");
         self.places.push(Place {
-            name: self.path.join("."),
+            // Forward passes change statistics.
+            is_frozen: is_frozen && !STATISTICS.iter().any(|own| name.ends_with(own)),
+            name,
             containers: self.containers.clone(),
             shape,
             float,
@@ -101,12 +109,16 @@ impl ModuleVisitor for Finder {
         } else {
             parameter.lazy_device().settings().float_dtype.into()
         };
-        self.add(parameter.lazy_shape(), Some(float));
+        self.add(
+            parameter.lazy_shape(),
+            Some(float),
+            !parameter.is_require_grad(),
+        );
         if self.reads && self.impossible.is_none() && parameter.is_initialized() {
             let (values, name) = (parameter.val(), self.path.join("."));
             let holds =
                 |checked: Tensor<D, Bool>| checked.all().into_data().iter::<bool>().all(|is| is);
-            let is_variance = name.ends_with("running_var");
+            let is_variance = name.ends_with(STATISTICS[1]);
             if !holds(values.clone().is_finite()) {
                 self.impossible = Some(format!("{name} has numbers that are NaN or infinite"));
             } else if is_variance && !holds(values.greater_equal_elem(0.0)) {
@@ -116,11 +128,11 @@ impl ModuleVisitor for Finder {
     }
 
     fn visit_int<const D: usize>(&mut self, parameter: &Param<Tensor<D, Int>>) {
-        self.add(parameter.lazy_shape(), None);
+        self.add(parameter.lazy_shape(), None, false);
     }
 
     fn visit_bool<const D: usize>(&mut self, parameter: &Param<Tensor<D, Bool>>) {
-        self.add(parameter.lazy_shape(), None);
+        self.add(parameter.lazy_shape(), None, false);
     }
 }
 

@@ -23,18 +23,23 @@ use stovepipe_pipeline::caught;
 
 use crate::error::TrainError;
 
-/// The key of the metadata for a file's convention, and its values.
+/// Keys and values of a file's metadata.
+pub(crate) type FileMetadata = HashMap<String, String>;
+
+/// The key for a file's convention, and its values.
 pub(crate) const FORMAT: &str = "format";
 pub(crate) const BURN: &str = "burn";
 pub(crate) const PYTORCH: &str = "pt";
+/// The key for the checksum of the weights that a file leaves out.
+pub(crate) const BASE: &str = "base-sha256";
 /// The largest header that the format allows, in bytes.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// Writes tensors, one at a time, and names their convention.
+/// Writes tensors, one at a time.
 pub(crate) fn write(
     path: &Path,
     tensors: Vec<burn_pack::Tensor>,
-    format: Option<&str>,
+    metadata: &[(&str, &str)],
 ) -> Result<(), TrainError> {
     let failed = RefCell::new(None);
     let views = tensors.iter().map(|tensor| {
@@ -54,7 +59,10 @@ pub(crate) fn write(
     let opened = File::options().create(true).append(true).open(path);
     let usual = opened.and_then(|file| file.metadata());
     let usual = usual.map_err(TrainError::file(path))?.permissions();
-    let metadata = format.map(|format| HashMap::from([(FORMAT.to_owned(), format.to_owned())]));
+    let metadata = metadata
+        .iter()
+        .map(|&(key, value)| (key.to_owned(), value.to_owned()));
+    let metadata = Some(metadata.collect()).filter(|all: &FileMetadata| !all.is_empty());
     let written = safetensors::serialize_to_file(views, metadata, path);
     let written = match (failed.take(), written) {
         (Some(reason), _) => Err(TrainError::format(path, reason)),
@@ -139,11 +147,11 @@ pub(crate) fn read<'a>(
     Ok(content)
 }
 
-/// The tensors of a file, which are read later, and the format that its metadata name.
+/// The tensors of a file, which are read later, and its metadata.
 ///
 /// Burn's store would read the header again for each tensor, and map the file into memory: this
 /// program would crash if another one truncated it.
-pub(crate) fn open(path: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<String>), TrainError> {
+pub(crate) fn open(path: &Path) -> Result<(Vec<burn_pack::Tensor>, FileMetadata), TrainError> {
     let mut file = File::open(path).map_err(TrainError::file(path))?;
     let (metadata, start) = header(&mut file).map_err(|error| damaged(path, error))?;
     let file = Arc::new(Mutex::new(file));
@@ -162,8 +170,7 @@ pub(crate) fn open(path: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<String
         };
         tensors.push(bridge::deferred(name, dtype, shape, None, read));
     }
-    let format = metadata.metadata().as_ref();
-    Ok((tensors, format.and_then(|all| all.get(FORMAT)).cloned()))
+    Ok((tensors, metadata.metadata().clone().unwrap_or_default()))
 }
 
 /// Why a header cannot be read.

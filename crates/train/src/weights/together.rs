@@ -26,7 +26,7 @@ pub(crate) fn write_together(
     processes: &Processes,
     path: &Path,
     tensors: impl FnOnce() -> Vec<Tensor>,
-    format: Option<&str>,
+    metadata: &[(&str, &str)],
 ) -> Result<(), TrainError> {
     let own = fetched(path, || Ok(tensors()));
     let listed = |own: &Vec<Tensor>| own.iter().map(listed).collect::<Vec<_>>();
@@ -38,7 +38,7 @@ pub(crate) fn write_together(
         // Replicas have the same tensors.
         let mut known: HashSet<_> = own.iter().map(|tensor| tensor.name.clone()).collect();
         own.extend(all.filter(|tensor| known.insert(tensor.name.clone())));
-        exchange.asking(|| fetched(path, || tensor_file::write(path, own, format)))?
+        exchange.asking(|| fetched(path, || tensor_file::write(path, own, metadata)))?
     } else {
         exchange.serve(|index| bytes(&own, index))?;
         Ok(())
