@@ -4,7 +4,7 @@ use std::{fmt::Write, fs, rc::Rc};
 
 use burn::tensor::{Device, Int, Tensor};
 use stovepipe::{
-    pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
+    pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline, TokenLogits},
     train::{RunFolder, Source, Task, TrainSettings, Trainer},
 };
 use stovepipe_chat::Example;
@@ -311,7 +311,7 @@ fn exact<L: LanguageModel>(
         let of_batch: Vec<_> = examples.iter().collect();
         let (inputs, targets) = padded(&of_batch, &Device::flex());
         let [_, length] = targets.dims();
-        let found = pipeline.infer(inputs)?.argmax(2).into_data();
+        let found = pipeline.infer(inputs)?.logits().argmax(2).into_data();
         let (found, targets) = (found.iter::<i64>(), targets.into_data());
         let is_right = |(found, target)| target == i64::from(PADDING) || found == target;
         let is_right: Vec<bool> = found.zip(targets.iter::<i64>()).map(is_right).collect();

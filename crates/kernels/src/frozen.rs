@@ -70,7 +70,7 @@ fn by_kernel<const D: usize>(
 }
 
 /// A tensor of a type that kernels read, its values next to each other.
-fn floats(own: FlexTensor) -> Option<FlexTensor> {
+pub(crate) fn floats(own: FlexTensor) -> Option<FlexTensor> {
     let is_known = matches!(own.dtype(), DType::F32 | DType::F16 | DType::BF16);
     is_known.then(|| own.to_contiguous())
 }
@@ -101,7 +101,7 @@ impl Kernel<1> for FrozenProduct {
 
     fn forward(&self, [x]: [FlexTensor; 1]) -> (FlexTensor, Shape) {
         let (x, [from, to]) = (contiguous(x), self.sizes);
-        let output = self.with_weight(|weight| {
+        let output = with_floats(&self.weight, |weight| {
             let weight = matrix(weight, to, from).transpose();
             for_rows(values(&x), from, to, |x, rows| {
                 if self.bias.is_empty() {
@@ -127,7 +127,7 @@ impl Kernel<1> for FrozenProduct {
         _: [bool; 1],
     ) -> [Option<FlexTensor>; 1] {
         let (gradient, [from, to]) = (contiguous(gradient), self.sizes);
-        let of_x = self.with_weight(|weight| {
+        let of_x = with_floats(&self.weight, |weight| {
             let weight = matrix(weight, to, from);
             for_rows(values(&gradient), to, from, |gradient, rows| {
                 let mut of_x = vec![0.0; rows * from];
@@ -139,13 +139,11 @@ impl Kernel<1> for FrozenProduct {
     }
 }
 
-impl FrozenProduct {
-    /// Works with the weight in f32, which is a copy for the time being if it has fewer bits.
-    fn with_weight<R>(&self, work: impl FnOnce(&[f32]) -> R) -> R {
-        match self.weight.as_slice::<f32>() {
-            Some(weight) => work(weight),
-            None => work(&widened(&self.weight).unwrap_or_default()),
-        }
+/// Works with a weight in f32, which is a copy for the time being if it has fewer bits.
+pub(crate) fn with_floats<R>(weight: &FlexTensor, work: impl FnOnce(&[f32]) -> R) -> R {
+    match weight.as_slice::<f32>() {
+        Some(weight) => work(weight),
+        None => work(&widened(weight).unwrap_or_default()),
     }
 }
 

@@ -21,7 +21,7 @@ mod model;
 pub use api::{
     batch::{Batch, Evaluation, Inputs, Progress, Step},
     builder::PipelineBuilder,
-    cross_entropy::CrossEntropy,
+    cross_entropy::{CrossEntropy, TokenLogits},
     error::{BuildError, StepError},
     objective::{MeanOf, Objective},
     pipeline::{Pipeline, Stage},

@@ -4,12 +4,12 @@ use burn::{
     module::{Module, Param},
     tensor::{Device, Int, Tensor, module::embedding},
 };
-use stovepipe_kernels::{frozen_linear, linear_by_rows};
-use stovepipe_pipeline::LayerError;
+use stovepipe_pipeline::{LayerError, TokenLogits};
 
 use crate::{
     config::DecoderConfig,
-    linear::{Values, frozen, like},
+    linear::{Values, frozen},
+    logits::Logits,
     norm::DecoderNorm,
 };
 
@@ -117,7 +117,7 @@ impl DecoderHead {
         }
     }
 
-    pub(crate) fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>, LayerError> {
+    pub(crate) fn forward(&self, x: Tensor<3>, feeds_loss: bool) -> Result<Logits, LayerError> {
         let table = self.lm_head.weight.val();
         let width = table.dims()[1];
         if x.dims()[2] != width {
@@ -125,9 +125,10 @@ impl DecoderHead {
             return Err(LayerError::new(expected, format!("{:?}", x.dims())));
         }
         let x = self.norm.forward(x);
-        Ok(match self.is_frozen {
-            true => frozen_linear(x, table, None),
-            false => linear_by_rows(x.clone(), like(table, &x), None),
+        let product = Logits::product(x, table, self.is_frozen);
+        Ok(match feeds_loss {
+            true => product,
+            false => Logits::whole(product.logits()),
         })
     }
 

@@ -13,6 +13,7 @@ use crate::{
     ends::{DecoderEmbedding, DecoderHead},
     error::DecoderError,
     linear::Values,
+    logits::Logits,
 };
 
 /// One layer of a decoder.
@@ -33,8 +34,8 @@ pub enum DecoderFlow {
     Tokens(Tensor<2, Int>),
     /// States `[n, length, width]`.
     States(Tensor<3>),
-    /// Logits `[n, length, vocabulary]`.
-    Logits(Tensor<3>),
+    /// Logits of `[n, length, vocabulary]`.
+    Logits(Logits),
 }
 
 impl DecoderConfig {
@@ -80,7 +81,7 @@ impl DecoderFlow {
         match self {
             Self::Tokens(tokens) => format!("tokens {:?}", tokens.dims()),
             Self::States(states) => format!("states {:?}", states.dims()),
-            Self::Logits(logits) => format!("logits {:?}", logits.dims()),
+            Self::Logits(logits) => logits.describe(),
         }
     }
 }
@@ -88,7 +89,7 @@ impl DecoderFlow {
 impl Layer for DecoderLayer {
     type Input = Tensor<2, Int>;
     type Flow = DecoderFlow;
-    type Output = Tensor<3>;
+    type Output = Logits;
     type Side = ();
 
     fn enter(tokens: Tensor<2, Int>) -> DecoderFlow {
@@ -107,13 +108,16 @@ impl Layer for DecoderLayer {
             (Self::Block(block), DecoderFlow::States(x)) => {
                 Ok(DecoderFlow::States(block.forward(x, context.rng())?))
             }
-            (Self::Head(head), DecoderFlow::States(x)) => Ok(DecoderFlow::Logits(head.forward(x)?)),
+            (Self::Head(head), DecoderFlow::States(x)) => {
+                let logits = head.forward(x, context.feeds_loss())?;
+                Ok(DecoderFlow::Logits(logits))
+            }
             (Self::Embed(_), flow) => Err(LayerError::new("tokens", flow.describe())),
             (_, flow) => Err(LayerError::new("states", flow.describe())),
         }
     }
 
-    fn leave(flow: DecoderFlow) -> Result<Tensor<3>, LayerError> {
+    fn leave(flow: DecoderFlow) -> Result<Logits, LayerError> {
         match flow {
             DecoderFlow::Logits(logits) => Ok(logits),
             other => Err(LayerError::new("logits", other.describe())),

@@ -7,7 +7,7 @@ use burn::{
     tensor::{Int, Tensor},
 };
 use stovepipe::{
-    pipeline::{Layer, Pipeline},
+    pipeline::{Layer, Pipeline, TokenLogits},
     train::{TrainError, TrainSettings, Weights, weights::NameAndShape},
 };
 use stovepipe_decoder::{DecoderConfig, LoraConfig};
@@ -184,7 +184,7 @@ pub trait Classifier: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()> {}
 impl<L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>> Classifier for L {}
 
 /// Layers that predict the next token of each.
-pub trait LanguageModel: Layer<Input = Tensor<2, Int>, Output = Tensor<3>, Side = ()> {
+pub trait LanguageModel: Layer<Input = Tensor<2, Int>, Output: TokenLogits, Side = ()> {
     fn generate(
         pipeline: &Pipeline<Self>,
         prompt: &[u32],

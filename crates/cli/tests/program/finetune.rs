@@ -168,12 +168,27 @@ fn a_folder_becomes_an_adapter_and_a_folder_again() {
     let other = here.bytes("merged/model.safetensors");
     fs::rename(here.join("model/model.safetensors"), here.join("original")).unwrap();
     here.write("model/model.safetensors", other);
-    here.refuse(
+    for command in [
         "export run --merge --out no",
-        "model has changed since the adapter was trained",
-    );
+        "eval run",
+        "train --resume --out run --epochs 3",
+    ] {
+        let expected =
+            "model has changed since the adapter was trained: name the weights from then";
+        here.refuse(command, expected);
+    }
     assert!(!here.join("no").exists());
     fs::rename(here.join("original"), here.join("model/model.safetensors")).unwrap();
+
+    // A run keeps its adapter alone. The weights below it may move.
+    let size = |file: &str| here.bytes(file).len();
+    assert!(size("run/model.safetensors") < size("model/model.safetensors") / 2);
+    fs::rename(here.join("model"), here.join("moved")).unwrap();
+    here.refuse("eval run", "model: No such file");
+    assert_eq!(here.json_of("eval run --from moved"), of_run);
+    let said = here.run("train --resume --out run --epochs 3 --from moved");
+    check_contains(&said.err, &["resuming after 2 epochs"]);
+    fs::rename(here.join("moved"), here.join("model")).unwrap();
     here.refuse(
         &format!("{train} --from run --out no"),
         "run is a run with an adapter",
@@ -202,6 +217,8 @@ fn a_folder_becomes_an_adapter_and_a_folder_again() {
     here.run("export full --out whole");
     let whole = here.json_of(&format!("eval whole {chat}"));
     assert_eq!(whole, here.json_of("eval full --all"));
+    let expected = "--from is not for eval, since it is the run's own";
+    here.refuse("eval full --from model", expected);
 }
 
 /// A small decoder from scratch, and the adapter that the documentation has, on fewer numbers.

@@ -4,7 +4,9 @@
 mod attention;
 mod convolution;
 mod linear;
+mod linear_cross_entropy;
 
 pub(crate) use attention::attention;
 pub(crate) use convolution::convolve;
 pub(crate) use linear::linear;
+pub(crate) use linear_cross_entropy::linear_cross_entropy;

@@ -5,15 +5,15 @@ use crate::common::{self, bits};
 use burn::{
     module::{Param, ParamId},
     tensor::{
-        Bool, DType, Device, FloatDType, Tensor, TensorData,
-        activation::{self, softmax},
+        Bool, DType, Device, FloatDType, Int, Tensor, TensorData,
+        activation::{self, log_softmax, softmax},
         module,
     },
 };
 use stovepipe_autodiff::{Parameters, defer};
 use stovepipe_kernels::{
-    Heads, Rotation, attention, frozen_linear, gelu, layer_norm, linear, linear_by_rows, rms_norm,
-    swiglu,
+    Heads, Rotation, attention, frozen_linear, gelu, layer_norm, linear, linear_by_rows,
+    linear_cross_entropy, rms_norm, swiglu,
 };
 
 /// Inputs and outputs of all ranks, flattened.
@@ -168,6 +168,130 @@ fn frozen_linear_layers_equal_products() {
             }
         }
     }
+}
+
+/// The losses that count, from logits that are all there.
+fn entropy(logits: Tensor<2>, target: &[i64], smoothing: f64) -> Flat {
+    let [rows, classes] = logits.dims();
+    let device = logits.device();
+    let weights = target.iter().map(|&class| f64::from(u8::from(class >= 0)));
+    let weights = TensorData::new(weights.collect::<Vec<_>>(), [rows, 1]);
+    let counted = target.iter().map(|&class| class.max(0)).collect::<Vec<_>>();
+    let counted = Tensor::<2, Int>::from_data(TensorData::new(counted, [rows, 1]), &device);
+    let all = log_softmax(logits, 1);
+    let dtype = all.dtype();
+    let own = all.clone().gather(1, counted).mul_scalar(1.0 - smoothing);
+    let losses = own + all.sum_dim(1).mul_scalar(smoothing / classes as f64);
+    (losses * Tensor::from_data(weights, (&device, dtype)))
+        .sum()
+        .neg()
+}
+
+/// Rows that do not count, blocks of rows (of 33,001 classes, 127 at once), tables of fewer bits.
+#[test]
+fn cross_entropy_needs_few_logits_at_once() {
+    for [rows, width, classes] in [
+        [1, 1, 1],
+        [1, 3, 7],
+        [9, 5, 4],
+        [40, 6, 1000],
+        [150, 3, 33_001],
+    ] {
+        let target = |row: usize| {
+            if row % 3 == 1 {
+                -1
+            } else {
+                (row * 7919 % classes) as i64
+            }
+        };
+        let target: Vec<_> = (0..rows).map(target).collect();
+        let targets = |device: &Device| Tensor::<1, Int>::from_data(target.as_slice(), device);
+        for smoothing in [0.0, 0.1] {
+            let what = format!("{rows} rows, {width} to {classes}, {smoothing}");
+            let shaped =
+                |[x, w]: [Flat; 2]| (x.reshape([rows, width]), w.reshape([classes, width]));
+            let [x, table] = [rows, classes].map(|count| random([count * width]));
+            compare(
+                [x.clone(), table.clone()],
+                |both| {
+                    let (x, table) = shaped(both);
+                    let targets = targets(&Device::flex());
+                    linear_cross_entropy(x, table, targets, smoothing, Some(-1)).0
+                },
+                |both| {
+                    let (x, table) = shaped(both);
+                    entropy(x.matmul(table.transpose()), &target, smoothing)
+                },
+                &what,
+            );
+            for dtype in [FloatDType::F32, FloatDType::F16, FloatDType::BF16] {
+                let frozen = table.clone().reshape([classes, width]).cast(dtype);
+                compare(
+                    [x.clone()],
+                    |[x]| {
+                        let x = x.reshape([rows, width]);
+                        let targets = targets(&Device::flex());
+                        linear_cross_entropy(x, frozen.clone(), targets, smoothing, Some(-1)).0
+                    },
+                    |[x]| {
+                        let table = frozen.clone().cast(FloatDType::from(x.dtype())).autodiff();
+                        let logits = x.reshape([rows, width]).matmul(table.transpose());
+                        entropy(logits, &target, smoothing)
+                    },
+                    &format!("{what}, {dtype:?}"),
+                );
+            }
+        }
+    }
+}
+
+/// Of equal logits, the first one counts as larger.
+#[test]
+fn cross_entropy_counts_right_answers() {
+    let device = Device::flex();
+    let (rows, classes) = (60, 9);
+    let value = |row: usize, class: usize| ((row * 7 + class * class * 3) % 5) as f32;
+    let logits: Vec<Vec<f32>> = (0..rows)
+        .map(|row| (0..classes).map(|class| value(row, class)).collect())
+        .collect();
+    let target = |row: usize| {
+        if row % 5 == 4 {
+            -1
+        } else {
+            (row * 5 % classes) as i64
+        }
+    };
+    let target: Vec<i64> = (0..rows).map(target).collect();
+    let mut expected = [0.0; 2];
+    for (logits, &class) in logits.iter().zip(&target).filter(|(_, class)| **class >= 0) {
+        let class = class as usize;
+        let is_above = |other: usize| {
+            logits[other] > logits[class] || (logits[other] == logits[class] && other < class)
+        };
+        let place = (0..classes).filter(|&other| is_above(other)).count();
+        for (count, most) in expected.iter_mut().zip([1, 5]) {
+            *count += f64::from(u8::from(place < most));
+        }
+    }
+    assert!(expected[0] > 0.0 && expected[0] < expected[1] && expected[1] < 40.0);
+    for dtype in [FloatDType::F32, FloatDType::F64] {
+        // The logits are the states: the table is the identity.
+        let x = Tensor::<2>::from_data(TensorData::new(logits.concat(), [rows, classes]), &device);
+        let table = Tensor::<2>::eye(classes, &device).cast(dtype);
+        let x = x.cast(dtype);
+        let target = Tensor::from_data(target.as_slice(), &device);
+        let (_, right) = linear_cross_entropy(x, table, target, 0.0, Some(-1));
+        assert_eq!(floats(right), expected, "{dtype:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "the target 4 is not a class from 0 to 3")]
+fn a_target_that_is_no_class_is_refused() {
+    let device = Device::flex();
+    let (x, table) = (Tensor::ones([2, 3], &device), Tensor::ones([4, 3], &device));
+    let target = Tensor::from_ints([0, 4], &device);
+    let _ = linear_cross_entropy(x, table, target, 0.0, None);
 }
 
 #[test]

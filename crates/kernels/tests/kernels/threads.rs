@@ -7,9 +7,11 @@ use burn::{
         PaddingConfig2d,
         conv::{Conv2d, Conv2dConfig},
     },
-    tensor::{Device, Tensor, Tolerance},
+    tensor::{Device, Int, Tensor, Tolerance},
 };
-use stovepipe_kernels::{Heads, attention, convolve, linear, relu_convolve, relu_convolve_odd};
+use stovepipe_kernels::{
+    Heads, attention, convolve, linear, linear_cross_entropy, relu_convolve, relu_convolve_odd,
+};
 
 const SAMPLES: [usize; 4] = [1, 2, 3, 5];
 const THREADS: [usize; 3] = [2, 3, 8];
@@ -107,6 +109,36 @@ fn threads_change_no_bit_of_a_large_linear_layer() {
             let gradients = loss(y.clone()).backward();
             let [of_x, of_weight] = [x, weight].map(|x| x.grad(&gradients).unwrap());
             [y.inner(), of_x, of_weight].map(bits)
+        })
+    };
+    let expected = of(1);
+    for threads in THREADS {
+        assert!(of(threads) == expected, "{threads} threads");
+    }
+}
+
+#[test]
+fn threads_change_no_bit_of_cross_entropy() {
+    let [rows, width, classes] = [300, 16, 20_000]; // in two blocks
+    let [x, table] = [rows, classes].map(|count| normal([count, width], 0.0, 1.0));
+    let target = |row: usize| {
+        if row % 7 == 3 {
+            -1
+        } else {
+            (row * 7919 % classes) as i64
+        }
+    };
+    let target: Vec<_> = (0..rows).map(target).collect();
+    let target = Tensor::<1, Int>::from_data(target.as_slice(), &Device::flex());
+    let of = |threads| {
+        pool(threads).install(|| {
+            let [x, table] = [&x, &table].map(|own| own.clone().autodiff().require_grad());
+            let operands = (x.clone(), table.clone());
+            let (loss, right) =
+                linear_cross_entropy(operands.0, operands.1, target.clone(), 0.1, Some(-1));
+            let gradients = loss.backward();
+            let all = [x.grad(&gradients), table.grad(&gradients)].map(Option::unwrap);
+            (bits(loss.inner()), bits(right.inner()), all.map(bits))
         })
     };
     let expected = of(1);

@@ -4,7 +4,7 @@
 
 use burn::tensor::{Bool, Int, Tensor, activation::log_softmax};
 
-use crate::api::objective::Objective;
+use crate::{api::objective::Objective, model::flow::Flow};
 
 /// Softmax cross-entropy, with label smoothing and an ignored class (padding).
 ///
@@ -70,6 +70,24 @@ impl CrossEntropy {
     pub fn counting(mut self) -> Self {
         self.counting = true;
         self
+    }
+
+    /// How much of the target all classes share.
+    #[must_use]
+    pub fn smoothing(&self) -> f64 {
+        self.smoothing
+    }
+
+    /// The class that is not counted, if there is one.
+    #[must_use]
+    pub fn ignored(&self) -> Option<i64> {
+        self.ignored
+    }
+
+    /// Whether it has scores, see [`counting`](Self::counting).
+    #[must_use]
+    pub fn is_counting(&self) -> bool {
+        self.counting
     }
 
     fn shared(&self, auxiliary: Tensor<1>) -> Tensor<1> {
@@ -154,21 +172,57 @@ impl Objective<Tensor<2>, Tensor<2>> for CrossEntropy {
     }
 }
 
-impl Objective<Tensor<3>, Tensor<2, Int>> for CrossEntropy {
-    fn loss(&self, logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
-        self.loss(logits.flatten::<2>(0, 1), target.flatten::<1>(0, 1))
+/// The logits of tokens, `[n, length, classes]`, or what they will be made of: a language model's output. With
+/// large vocabularies, a type of its own need not have them all in memory to compute their loss.
+pub trait TokenLogits: Flow {
+    /// The logits.
+    fn logits(self) -> Tensor<3>;
+
+    /// The loss and the scores of [`CrossEntropy`], for targets `[n, length]`.
+    fn cross_entropy(
+        self,
+        target: Tensor<2, Int>,
+        objective: &CrossEntropy,
+    ) -> (Tensor<1>, Option<Tensor<1>>) {
+        let logits = self.logits().flatten::<2>(0, 1);
+        objective.loss_and_scores(logits, target.flatten::<1>(0, 1))
+    }
+}
+
+impl TokenLogits for Tensor<3> {
+    fn logits(self) -> Tensor<3> {
+        self
+    }
+}
+
+impl<O: TokenLogits> Objective<O, Tensor<2, Int>> for CrossEntropy {
+    fn loss(&self, logits: O, target: Tensor<2, Int>) -> Tensor<1> {
+        let (counting, objective) = (false, *self);
+        logits
+            .cross_entropy(
+                target,
+                &Self {
+                    counting,
+                    ..objective
+                },
+            )
+            .0
     }
 
     fn weight(&self, target: &Tensor<2, Int>) -> f64 {
-        self.weight(&target.clone().flatten::<1>(0, 1))
+        Objective::<Tensor<2>, _>::weight(self, &target.clone().flatten::<1>(0, 1))
     }
 
-    fn auxiliary_loss(&self, logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
-        self.auxiliary_loss(logits.flatten::<2>(0, 1), target.flatten::<1>(0, 1))
+    fn auxiliary_loss(&self, logits: O, target: Tensor<2, Int>) -> Tensor<1> {
+        self.shared(self.loss(logits, target))
     }
 
-    fn scores(&self, logits: Tensor<3>, target: Tensor<2, Int>) -> Option<Tensor<1>> {
-        self.scores(logits.flatten::<2>(0, 1), target.flatten::<1>(0, 1))
+    fn scores(&self, logits: O, target: Tensor<2, Int>) -> Option<Tensor<1>> {
+        (self.counting).then(|| logits.cross_entropy(target, self).1)?
+    }
+
+    fn loss_and_scores(&self, logits: O, target: Tensor<2, Int>) -> (Tensor<1>, Option<Tensor<1>>) {
+        logits.cross_entropy(target, self)
     }
 }
 

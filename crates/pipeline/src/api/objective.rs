@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::model::flow::Flow;
+use crate::model::{flow::Flow, flows};
 
 /// What training minimises: the mean loss of a mini-batch.
 ///
@@ -27,6 +27,16 @@ pub trait Objective<O, T>: Clone + Send + 'static {
     fn scores(&self, output: O, target: T) -> Option<Tensor<1>> {
         let _ = (output, target);
         None
+    }
+
+    /// [`loss`](Self::loss) and [`scores`](Self::scores), for objectives that compute both at once.
+    fn loss_and_scores(&self, output: O, target: T) -> (Tensor<1>, Option<Tensor<1>>)
+    where
+        O: Flow,
+        T: Flow,
+    {
+        let scores = self.scores(flows::detach(output.clone()), target.clone());
+        (self.loss(output, target), scores)
     }
 }
 

@@ -266,10 +266,7 @@ pub(crate) fn loss_on<L: Layer, T: Flow>(
         let target = flows::to_device(targets[micro_batch].clone(), &device);
         let output = values::widened(output);
         let (loss, scores) = match head {
-            Head::Main => {
-                let scores = objective.scores(flows::detach(output.clone()), target.clone());
-                (objective.loss(output, target), scores)
-            }
+            Head::Main => objective.loss_and_scores(output, target),
             Head::Auxiliary => (objective.auxiliary_loss(output, target), None),
         };
         LossAndScores {

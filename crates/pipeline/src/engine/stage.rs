@@ -792,6 +792,7 @@ fn pass_context<'a, L: Layer>(
         first: task.stage.layers.start,
         trainable_from: training.map_or(usize::MAX, |training| training.trainable_from),
         inspect: training.is_some_and(|training| training.inspect),
+        feeds_loss: part.outputs.loss.is_some() && !part.outputs.keep_outputs,
         loss_scale: training.and_then(|training| training.loss_scale),
     })
 }

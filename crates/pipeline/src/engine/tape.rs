@@ -60,6 +60,8 @@ pub(crate) struct PassContext<'a, L: Layer> {
     pub(crate) first: usize,
     pub(crate) trainable_from: usize,
     pub(crate) inspect: bool,
+    /// Whether an objective gets the model's output.
+    pub(crate) feeds_loss: bool,
     pub(crate) loss_scale: Option<f64>,
 }
 
@@ -81,7 +83,8 @@ impl<'a, L: Layer> PassContext<'a, L> {
             Some((step, samples)) => KeyedRng::of_step(step.clone(), layer, samples.clone()),
             None => KeyedRng::none(),
         };
-        let context = Context::new(self.side, false).with_rng(rng);
+        let mut context = Context::new(self.side, false).with_rng(rng);
+        context.feeds_loss = self.feeds_loss;
         let names = (self.skips.taken_by(layer).iter()).map(|&skip| self.skips.name(skip));
         (names.zip(taken)).fold(context, |context, (name, value)| {
             context.with_skip(name, value.clone())

@@ -312,6 +312,7 @@ impl Profiler {
                     first: index,
                     trainable_from: 0,
                     inspect: false,
+                    feeds_loss: false,
                     loss_scale: None,
                 },
                 setting: &setting,

@@ -163,6 +163,7 @@ impl<L: Layer> Chain<'_, L> {
                     first,
                     trainable_from: 0,
                     inspect: false,
+                    feeds_loss: false,
                     loss_scale: None,
                 },
                 setting,

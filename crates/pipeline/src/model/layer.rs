@@ -124,6 +124,7 @@ impl LayerError {
 pub struct Context<'a, L: Layer> {
     side: &'a L::Side,
     rng: KeyedRng,
+    pub(crate) feeds_loss: bool,
     pub(crate) auxiliary: Vec<L::Output>,
     /// The skips that can be taken, by name.
     pub(crate) available: Vec<(String, L::Flow)>,
@@ -150,6 +151,7 @@ impl<'a, L: Layer> Context<'a, L> {
         Self {
             side,
             rng: training.then(trains).unwrap_or_else(KeyedRng::none),
+            feeds_loss: false,
             auxiliary: Vec::new(),
             available: Vec::new(),
             sent: Vec::new(),
@@ -179,6 +181,14 @@ impl<'a, L: Layer> Context<'a, L> {
     #[must_use]
     pub fn is_training(&self) -> bool {
         self.rng.is_training()
+    }
+
+    /// Whether an objective gets the model's output and nobody else does, so that the last layer may return
+    /// what suits the objective best. Not under `infer`, with
+    /// [`keep_outputs`](crate::Batch::keep_outputs), and where layers are measured.
+    #[must_use]
+    pub fn feeds_loss(&self) -> bool {
+        self.feeds_loss
     }
 
     /// The layer's random numbers for this micro-batch: the same whenever and wherever the layer runs

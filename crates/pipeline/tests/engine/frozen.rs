@@ -1,5 +1,7 @@
 //! Layers with nothing to train.
 
+use burn::module::Lora;
+
 use crate::models::*;
 
 pub fn frozen(layers: usize, first: usize) -> Vec<Dense> {
@@ -71,4 +73,35 @@ fn what_is_frozen_can_be_thawed() {
     let layers = pipeline.valid().into_layers();
     let forward = |x, layer: &Dense| layer.forward(x);
     let _: Tensor<2> = layers.iter().fold(vectors(6, 4), forward);
+}
+
+const GPIPE: By = By(Rule::GPipe, 1);
+
+/// Burn's own adapters make a layer's weight anew in each pass.
+#[test]
+fn adapters_of_burn_train_the_same_under_any_cut() {
+    let layers = dense(&[4; 5]).into_iter();
+    let layers: Vec<_> = layers
+        .map(|layer| layer.apply_lora(Lora::new(2, 4.0)))
+        .collect();
+    let built = |(rule, workers, recompute)| built(layers.clone(), workers, rule, 3, recompute);
+    let steps = |cut| two_steps(built(cut), (vectors(6, 4), vectors(3, 4)), 4);
+    let expected = steps((GPIPE, 1, Recompute::Never));
+    // The second step's: after the first one, neither factor is 0.
+    let gradients = &expected[5];
+    assert_eq!(gradients.len(), 2 * layers.len());
+    let is_zero = |bits: &u32| f32::from_bits(*bits) == 0.0;
+    assert!(!gradients.iter().any(|(_, bits)| bits.iter().all(is_zero)));
+    for cut in cuts(4) {
+        assert_eq!(steps(cut), expected, "{cut:?}");
+    }
+    let mut pipeline = built((GPIPE, 2, Recompute::Always));
+    let input = || vectors(6, 4);
+    let step = train(&pipeline, input(), 4).unwrap();
+    pipeline = SgdConfig::new().init().step(0.5, pipeline, step.gradients);
+    let step = train(&pipeline, input(), 4).unwrap();
+    let found = gradients_of(&pipeline, &step.gradients);
+    let none = |_| KeyedRng::none();
+    let expected = plain_gradients(pipeline.layers(), input().autodiff(), 4, none);
+    assert_close(&found, &expected, 1e-5);
 }

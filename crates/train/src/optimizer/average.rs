@@ -116,8 +116,9 @@ fn move_towards<L: Layer>(average: L, current: &L, decay: f64) -> L {
             match current {
                 None => param,
                 Some(current) => param.map(|average| {
-                    let kept = average.mul_scalar(self.decay);
-                    kept + current.mul_scalar(1.0 - self.decay)
+                    // What is equal, as frozen weights are, stays as it is to the bit.
+                    let apart = current - average.clone();
+                    average + apart.mul_scalar(1.0 - self.decay)
                 }),
             }
         }

@@ -11,6 +11,7 @@ macro_rules! assert_matches {
 
 mod accumulation;
 mod average;
+mod base;
 mod looping;
 mod objectives;
 mod precision;

@@ -1,9 +1,14 @@
 //! Files that are damaged, or made to do harm.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
 
 use proptest::prelude::*;
 use stovepipe_train::{TrainError, Weights, save_model};
+use tempfile::TempDir;
 use zip::CompressionMethod;
 
 use super::{
@@ -200,3 +205,53 @@ proptest! {
         }
     }
 }
+
+/// What a name of a shard or of a tensor may be.
+fn name() -> impl Strategy<Value = String> {
+    let names = [
+        "model.safetensors",
+        "layers.0.linear.weight",
+        "../model.safetensors",
+        "/etc/passwd",
+        ".",
+        "",
+        "a",
+    ];
+    prop_oneof![
+        prop::sample::select(names.to_vec()).prop_map(str::to_owned),
+        prop::collection::vec(any::<char>(), 0..6).prop_map(String::from_iter),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100_000) })]
+
+    /// Whatever an index says, files outside its folder are not read.
+    #[test]
+    fn indexes_do_no_harm(
+        map in prop::collection::btree_map(name(), name(), 0..4),
+        cut in any::<prop::sample::Index>(),
+        is_cut in prop::bool::weighted(0.1),
+    ) {
+        let (folder, path) = &*HUB;
+        let text = serde_json::json!({ "weight_map": map }).to_string();
+        let cut = if is_cut { cut.index(text.len()) } else { text.len() };
+        let index = path.join("model.safetensors.index.json");
+        fs::write(&index, &text.as_bytes()[..cut]).unwrap();
+        match Weights::open(path) {
+            Ok(_) => prop_assert!(map.values().all(|shard| shard == "model.safetensors")),
+            Err(error) => {
+                let text = error.to_string();
+                prop_assert!(text.contains(&folder.path().display().to_string()), "{}", text);
+            }
+        }
+    }
+}
+
+/// A folder with one shard.
+static HUB: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
+    let (folder, path) = folder();
+    fs::create_dir(&path).unwrap();
+    save_model(&pipeline(layers(), 1), path.join("model.safetensors")).unwrap();
+    (folder, path)
+});

@@ -7,7 +7,7 @@ use burn::{
     tensor::{Device, FloatDType, Tensor},
 };
 use stovepipe_decoder::{DecoderConfig, DecoderLayer, LoraConfig, Targets};
-use stovepipe_pipeline::{Recompute, count_parameters};
+use stovepipe_pipeline::{Recompute, TokenLogits, count_parameters};
 
 use crate::common::{self, Golden, MODELS, adapted, folder, pipeline};
 
@@ -85,7 +85,8 @@ fn a_new_adapter_changes_nothing() {
     let without = pipeline("qwen2", 2, FloatDType::F32);
     let mut golden = Golden::open(&folder("qwen2"));
     let (tokens, targets) = (golden.ints::<2>("tokens"), golden.ints::<2>("targets"));
-    let [found, expected] = [&with, &without].map(|one| one.infer(tokens.clone()).unwrap());
+    let [found, expected] =
+        [&with, &without].map(|one| one.infer(tokens.clone()).unwrap().logits());
     assert_eq!(found.to_data(), expected.to_data());
 
     let step = with

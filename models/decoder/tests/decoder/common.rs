@@ -12,7 +12,7 @@ use burn::{
     tensor::{Device, FloatDType, Int, Tensor, TensorData},
 };
 use stovepipe_decoder::{DecoderConfig, DecoderLayer, LoraConfig};
-use stovepipe_pipeline::{CrossEntropy, Pipeline, PipelineBuilder};
+use stovepipe_pipeline::{CrossEntropy, Pipeline, PipelineBuilder, TokenLogits};
 use stovepipe_train::Weights;
 
 pub const MODELS: [&str; 4] = ["llama", "mistral", "qwen2", "qwen3"];
@@ -132,7 +132,7 @@ pub fn check(
 ) {
     let (tokens, targets) = (golden.ints::<2>("tokens"), golden.ints::<2>("targets"));
     let lengths: Vec<i64> = golden.ints::<1>("lengths").into_data().iter().collect();
-    let logits = pipeline.infer(tokens.clone()).unwrap();
+    let logits = pipeline.infer(tokens.clone()).unwrap().logits();
     let [_, length, vocabulary] = logits.dims();
     let mut logits = floats(logits);
     for (sample, logits) in logits.chunks_exact_mut(length * vocabulary).enumerate() {

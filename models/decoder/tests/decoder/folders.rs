@@ -8,6 +8,7 @@ use std::{
 
 use burn::tensor::{FloatDType, TensorData};
 use stovepipe_decoder::LoraConfig;
+use stovepipe_pipeline::TokenLogits;
 use stovepipe_train::{
     TrainError,
     weights::{Change, rewrite_folder, save_some},
@@ -127,7 +128,8 @@ fn merged_folders_compute_what_peft_computes() {
         let mut golden = Golden::open(&folder(model).join("adapter"));
         let logits = pipeline
             .infer(golden.ints::<2>("tokens").narrow(0, 0, 1))
-            .unwrap();
+            .unwrap()
+            .logits();
         let size = logits.shape().num_elements();
         let what = format!("{model}, merged");
         common::close(

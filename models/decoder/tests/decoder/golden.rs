@@ -4,7 +4,7 @@ use std::fs;
 
 use burn::tensor::{Device, FloatDType};
 use stovepipe_decoder::{DecoderConfig, RopeScaling};
-use stovepipe_pipeline::{Batch, KeyedRng, run_plain};
+use stovepipe_pipeline::{Batch, KeyedRng, TokenLogits, run_plain};
 
 use crate::common::{self, Golden, MODELS, folder, pipeline};
 
@@ -31,6 +31,7 @@ fn a_type_of_fewer_bits_changes_nothing_that_it_holds() {
             pipeline(model, 2, dtype)
                 .infer(tokens.clone())
                 .unwrap()
+                .logits()
                 .to_data()
         };
         assert_eq!(of(dtype), of(FloatDType::F32), "{model}");
@@ -41,6 +42,7 @@ fn a_type_of_fewer_bits_changes_nothing_that_it_holds() {
         pipeline("llama", 2, dtype)
             .infer(tokens.clone())
             .unwrap()
+            .logits()
             .to_data()
     };
     assert_ne!(of(FloatDType::BF16), of(FloatDType::F32));
@@ -61,7 +63,7 @@ fn greedy_texts_are_those_of_transformers() {
             let mut text = golden.ints::<2>("tokens").slice([0..1, 0..6]);
             let expected: Vec<i64> = golden.ints::<1>("greedy").into_data().iter().collect();
             for expected in expected {
-                let logits = pipeline.infer(text.clone()).unwrap();
+                let logits = pipeline.infer(text.clone()).unwrap().logits();
                 let last = text.dims()[1] - 1;
                 let next = logits.narrow(1, last, 1).argmax(2).squeeze_dim::<2>(2);
                 assert_eq!(
@@ -148,6 +150,7 @@ fn padding_changes_nothing() {
         run_plain(&layers, tokens, &(), |_| KeyedRng::none())
             .unwrap()
             .output
+            .logits()
     };
     let all = run(tokens.clone());
     let short = run(tokens.slice([1..2, 0..17]));

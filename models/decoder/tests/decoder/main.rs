@@ -6,3 +6,4 @@ mod bad_input;
 mod common;
 mod folders;
 mod golden;
+mod hostile;

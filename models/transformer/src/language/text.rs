@@ -6,7 +6,7 @@ use rand::{
     distr::{Distribution, weighted::WeightedIndex},
 };
 use rand_chacha::ChaCha8Rng;
-use stovepipe_pipeline::{Layer, Pipeline, StepError};
+use stovepipe_pipeline::{Layer, Pipeline, StepError, TokenLogits};
 
 use super::layer::LmLayer;
 
@@ -141,7 +141,7 @@ pub fn continue_tokens<L>(
     mut each: impl FnMut(u32) -> bool,
 ) -> Result<Vec<u32>, GenerationError>
 where
-    L: Layer<Input = Tensor<2, Int>, Output = Tensor<3>, Side = ()>,
+    L: Layer<Input = Tensor<2, Int>, Output: TokenLogits, Side = ()>,
 {
     check(prompt, vocabulary, sampling)?;
     let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
@@ -185,12 +185,12 @@ fn check(prompt: &[u32], vocabulary: usize, sampling: &Sampling) -> Result<(), G
 /// The logits of the token after a window.
 fn last_logits<L>(pipeline: &Pipeline<L>, window: &[u32]) -> Result<Vec<f32>, StepError>
 where
-    L: Layer<Input = Tensor<2, Int>, Output = Tensor<3>, Side = ()>,
+    L: Layer<Input = Tensor<2, Int>, Output: TokenLogits, Side = ()>,
 {
     let tokens: Vec<_> = window.iter().map(|&token| i64::from(token)).collect();
     let tokens = TensorData::new(tokens, [1, window.len()]);
     let logits = pipeline.infer(Tensor::from_data(tokens, &Device::flex()))?;
-    let last = logits.narrow(1, window.len() - 1, 1).into_data();
+    let last = logits.logits().narrow(1, window.len() - 1, 1).into_data();
     Ok(last.try_into_vec_as::<f32>().unwrap_or_default())
 }
 
