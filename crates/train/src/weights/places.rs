@@ -109,11 +109,9 @@ impl ModuleVisitor for Finder {
         } else {
             parameter.lazy_device().settings().float_dtype.into()
         };
-        self.add(
-            parameter.lazy_shape(),
-            Some(float),
-            !parameter.is_require_grad(),
-        );
+        // To ask a parameter that has no value yet would draw one.
+        let is_frozen = parameter.is_initialized() && !parameter.is_require_grad();
+        self.add(parameter.lazy_shape(), Some(float), is_frozen);
         if self.reads && self.impossible.is_none() && parameter.is_initialized() {
             let (values, name) = (parameter.val(), self.path.join("."));
             let holds =
