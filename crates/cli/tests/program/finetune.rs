@@ -14,7 +14,7 @@ const TEMPLATE: &str = "{% for m in messages %}<|begin|>{{ m.role }} {{ m.conten
 const SMALL: &str = "--length 20 --batch-size 4 --epochs 2 --lr 0.01";
 
 /// A folder `model` of the Hub with a tokenizer and a chat template, and `chat.jsonl`.
-fn with_model(name: &str) -> Here {
+pub fn with_model(name: &str) -> Here {
     let here = Here::new();
     let model = here.join("model");
     fs::create_dir(&model).unwrap();
@@ -180,7 +180,21 @@ fn a_folder_becomes_an_adapter_and_a_folder_again() {
     assert!(!here.join("no").exists());
     fs::rename(here.join("original"), here.join("model/model.safetensors")).unwrap();
 
-    // A run keeps its adapter alone. The weights below it may move.
+    // A run keeps its adapter alone, and states of its optimizer. The weights below it may move.
+    let newest = fs::read_dir(here.join("run/checkpoints"))
+        .unwrap()
+        .last()
+        .unwrap()
+        .unwrap()
+        .path();
+    let states = fs::read(newest.join("optimizer-00001-of-00002.safetensors")).unwrap();
+    let header = u64::from_le_bytes(states[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&states[8..8 + header]).unwrap();
+    let names: Vec<_> = header.as_object().unwrap().keys().collect();
+    assert!(
+        names.len() > 4 && names.iter().all(|name| name.contains(".lora.")),
+        "{names:?}"
+    );
     let size = |file: &str| here.bytes(file).len();
     assert!(size("run/model.safetensors") < size("model/model.safetensors") / 2);
     fs::rename(here.join("model"), here.join("moved")).unwrap();

@@ -13,7 +13,10 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use crate::running::{Here, cases, check_contains, check_lacks, check_refused};
+use crate::{
+    finetune::with_model,
+    running::{Here, cases, check_contains, check_lacks, check_refused},
+};
 
 /// A small training with everything that has to be kept: an optimizer with states, averages, accumulated gradients, running
 /// statistics and random numbers.
@@ -42,20 +45,26 @@ pub fn results(run: &Path) -> (Vec<u8>, Vec<u8>, Vec<Value>) {
 }
 
 /// Killed at fifty random moments, with two, three and one stage in turn: only what came after the last checkpoint is
-/// trained again, and the result is that of an unbroken run.
+/// trained again, and the result is that of an unbroken run. With an adapter, the weights below it are read again.
 #[test]
 fn fifty_kills_change_no_bit() {
-    let here = Here::new();
-    here.run(&small("--out whole"));
+    kills_change_no_bit(&Here::new(), SMALL, 35);
+    let adapter = "train --from model --data chat --chat chat.jsonl --length 20 --batch-size 4 \
+                   --lora-rank 2 --lora-dropout 0.2 --ema 0.99 --accumulate 3 --balance even \
+                   --save-every 2 --keep-last 3 --epochs 8";
+    kills_change_no_bit(&with_model("qwen2"), adapter, 15);
+}
+
+fn kills_change_no_bit(here: &Here, line: &str, most: usize) {
+    here.run(&format!("{line} --out whole"));
 
     let mut generator = ChaCha8Rng::seed_from_u64(1);
     let (mut kills, mut resumed, mut number) = (0, 0, 0);
-    while kills < 50 {
-        // A run that ends before its fifty kills is followed by another.
+    while kills < most {
+        // A run that ends before its last kill is followed by another.
         let out = format!("broken-{number}");
         let stages = ["2", "3", "1"][kills % 3];
-        let line = small(&format!("--out {out} --resume --stages {stages}"));
-        let mut command = here.typed(&line);
+        let mut command = here.typed(&format!("{line} --out {out} --resume --stages {stages}"));
         let mut child = (command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()).unwrap();
         // From before the data are read to some checkpoints later, and anywhere between or within them.
         let checkpoints = here.join(format!("{out}.partial/checkpoints"));
@@ -78,9 +87,9 @@ fn fifty_kills_change_no_bit() {
         kills += 1;
     }
     // Else it would have been another test.
-    assert!(resumed > 25, "only {resumed} runs resumed");
+    assert!(resumed > most / 2, "only {resumed} runs resumed");
     let out = format!("broken-{number}");
-    here.run(&small(&format!("--out {out} --resume --stages 2")));
+    here.run(&format!("{line} --out {out} --resume --stages 2"));
     assert!(results(&here.join(&out)) == results(&here.join("whole")));
 }
 
