@@ -318,11 +318,9 @@ impl TrainedRun {
             return Err(usage!("{folder} is not a run: it has no config.toml"));
         }
         // The weights below an adapter may have moved.
-        let may_differ = Settings::load(&config)?
-            .model
-            .model
-            .frozen_bytes()
-            .is_some();
+        let own = Settings::load(&config)?.model.model;
+        let may_differ = own.frozen_bytes().is_some();
+
         let is_own = |arg: &Arg| match arg.get_id().as_str() {
             "data" => true,
             "from" => !may_differ,
@@ -330,6 +328,8 @@ impl TrainedRun {
         };
         flags::refuse_hidden(&flags::hide(command, is_own), matches)?;
         let mut settings = Settings::read(Some(&config), None, None, matches)?;
+        settings.model.model = own;
+        settings.fit_base();
         settings.training.check()?;
         if let Contents::Text(_) = settings.data.contents() {
             // The run's own copy: the original may have changed.
@@ -434,8 +434,8 @@ impl TrainedRun {
         }
         let mut pipeline = builder.build()?;
         let own = &self.settings.model;
-        let open = match self.weights {
-            Some(_) => OpenWeights::open_base(own, &self.processes)?,
+        let open = match &self.weights {
+            Some(file) => OpenWeights::open_below(file, &own.pretrained, &self.processes)?,
             None => OpenWeights::open(&own.pretrained, &self.processes)?,
         };
         let mut base = Base::default();

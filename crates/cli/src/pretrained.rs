@@ -23,7 +23,6 @@ use crate::{
     files::{CLASSES, HUB_CONFIG, MODEL},
     models::AnyModel,
     output,
-    settings::ModelSettings,
 };
 
 /// Settings of any model.
@@ -101,15 +100,18 @@ impl<'a> OpenWeights<'a> {
         }))
     }
 
-    /// Opens what a run's files leave out, if they leave out anything.
-    pub fn open_base(
-        own: &'a ModelSettings,
+    /// Opens what a run's model leaves out, if it leaves out anything.
+    pub fn open_below(
+        model: &Path,
+        settings: &'a Pretrained,
         processes: &Processes,
     ) -> Result<Option<Self>, CliError> {
-        if own.model.frozen_bytes().is_none() {
+        // What is damaged is found later.
+        let leaves_out = || Weights::open(model).is_ok_and(|weights| weights.base().is_some());
+        if !processes.of_first(processes.is_first() && leaves_out())? {
             return Ok(None);
         }
-        let open = Self::open(&own.pretrained, processes)?;
+        let open = Self::open(settings, processes)?;
         Ok(open.map(|weights| Self {
             is_below: true,
             ..weights

@@ -9,10 +9,13 @@ use std::{
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 use serde::Serialize;
-use stovepipe::train::{
-    PipelineSettings, Processes, RunFolder, TrainSettings,
-    checkpoint::Checkpoint,
-    settings::{DecaySetting, OptimizerSetting, ScheduleSetting, flags_of},
+use stovepipe::{
+    pipeline::{NamedDevice, Precision},
+    train::{
+        PipelineSettings, Processes, RunFolder, TrainSettings,
+        checkpoint::Checkpoint,
+        settings::{DecaySetting, OptimizerSetting, ScheduleSetting, flags_of},
+    },
 };
 use toml::{Table, Value};
 
@@ -24,6 +27,7 @@ use crate::{
     files::{CONFIG, HUB_CONFIG, MODEL, PlanFile, TOKENIZER, read_machine},
     flags::refuse_idle,
     models::{self, AnyModel, Origin, Reads},
+    output,
     pretrained::Pretrained,
     suggest,
 };
@@ -443,6 +447,28 @@ impl Settings {
             self.model.model.set_vocabulary(tokens);
         }
         Ok(())
+    }
+
+    /// Has frozen weights in f16, or else in f32, where a device has no bf16, and says so.
+    pub fn fit_base(&mut self) {
+        if !self.model.model.has_bf16() {
+            return;
+        }
+        let devices = self.pipeline.devices.iter();
+        let devices = devices.filter_map(|name| name.parse::<NamedDevice>().ok());
+        let devices: Vec<_> = devices.collect();
+        let lacks = |precision: Precision| {
+            let mut devices = devices.iter();
+            devices.find(|device| precision.check(device).is_err())
+        };
+        if let Some(device) = lacks(Precision::Bf16) {
+            let has_f16 = lacks(Precision::F16).is_none();
+            let (name, instead) = (&device.name, if has_f16 { "f16" } else { "f32" });
+            self.model.model.avoid_bf16(has_f16);
+            output::say(&format!(
+                "{name} has no bf16: the weights below the adapter are in {instead}\n"
+            ));
+        }
     }
 }
 

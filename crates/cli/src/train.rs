@@ -132,11 +132,14 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
     settings.resolve_vocabulary(&data)?;
     let pretrained = &settings.model.pretrained;
     let is_inspected = flags.dry_run && pretrained.from.as_deref().is_some_and(has_no_weights);
-    let weights = match processes.of_first((newest.is_some(), is_inspected))? {
+    let at_limit = |own: &Checkpoint| matches!(own.limit(&settings.training), Ok(Some(_)));
+    let needs_none = is_inspected || newest.as_ref().is_some_and(at_limit);
+    let file = newest.as_ref().map(|own| own.model(false));
+    let weights = match processes.of_first((file, needs_none))? {
         (_, true) => None,
         // A checkpoint has its own weights, but for those below an adapter.
-        (true, _) => OpenWeights::open_base(&settings.model, processes)?,
-        (false, _) => OpenWeights::open(pretrained, processes)?,
+        (Some(file), _) => OpenWeights::open_below(&file, pretrained, processes)?,
+        (None, _) => OpenWeights::open(pretrained, processes)?,
     };
     let model = (&settings.model.model, &data);
     let way = (settings.training.seed, settings.pipeline.micro_batches);
@@ -219,6 +222,9 @@ fn find(flags: &mut TrainFlags, matches: &ArgMatches) -> Result<(Found, Settings
     }
     settings.training.check()?;
     settings.pipeline.check_without_model()?;
+    if own_config.is_none() {
+        settings.fit_base();
+    }
     if flags.remeasure && !flags.dry_run && !settings.pipeline.measures() {
         let balance = &settings.pipeline.balance;
         return Err(usage!(
@@ -432,8 +438,11 @@ fn check_same_run(folder: &Path, settings: &Settings) -> Result<(), CliError> {
     let model = |own: &Settings| {
         let mut table = Table::try_from(own.model.located()).unwrap_or_default();
         if own.model.model.frozen_bytes().is_some() {
-            // They may have moved: their checksum is compared.
+            // They may have moved: their checksum is compared, and their configuration below.
             table.remove("from");
+            let hub = own.model.model.hub();
+            let shown = hub.map(|hub| format!("{:?}", hub.config));
+            table.insert("architecture".to_owned(), shown.unwrap_or_default().into());
         }
         table
     };

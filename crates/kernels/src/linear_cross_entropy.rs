@@ -10,7 +10,7 @@ use burn_flex::FlexTensor;
 use stovepipe_autodiff::{Kernel, Operand, contiguous, stored, tensor, values};
 
 use crate::{
-    everywhere,
+    everywhere::{self, LOGITS},
     exponential::exp,
     frozen::{floats, with_floats},
     planes::{fill_shares, in_shares, joined, vectorised},
@@ -18,12 +18,10 @@ use crate::{
     rows::{change, largest, sum_of},
 };
 
-/// Bytes of logits in memory at once.
-pub(crate) const LOGITS: usize = 16 << 20;
-
 /// The sum over rows of the softmax cross-entropy of x · tableᵀ, as one element: `x` is `[n, d]`, `table`
 /// `[classes, d]`, `target` `[n]`. Rows whose target is `ignored` do not count. Smoothing ε gives every class
-/// ε / classes of the target.
+/// ε / classes of the target. Also returns for how many rows the target has the largest logit, and for how many
+/// it is among the five largest; of equal logits, the first one counts as larger.
 ///
 /// Of the logits, 16 MiB are in memory at once, or one row. If `table` is outside of `x`'s graph, it has no
 /// gradient, and may be of f16 or bf16 where `x` is of f32.
@@ -36,8 +34,9 @@ pub(crate) const LOGITS: usize = 16 << 20;
 /// let x = Tensor::<2>::zeros([3, 2], &device); // so all classes are equally probable
 /// let table = Tensor::<2>::ones([10, 2], &device);
 /// let target = Tensor::<1, Int>::from_ints([3, -1, 7], &device);
-/// let loss = linear_cross_entropy(x, table, target, 0.0, Some(-1)).into_scalar::<f32>();
-/// assert!((loss - 2.0 * 10f32.ln()).abs() < 1e-5);
+/// let (loss, right) = linear_cross_entropy(x, table, target, 0.0, Some(-1));
+/// assert!((loss.into_scalar::<f32>() - 2.0 * 10f32.ln()).abs() < 1e-5);
+/// assert_eq!(right.into_data().try_to_vec::<f32>().unwrap(), [0.0, 1.0]);
 /// ```
 ///
 /// # Panics

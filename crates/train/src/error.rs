@@ -291,14 +291,21 @@ pub enum TrainError {
         path: PathBuf,
         tensors: Box<OtherTensors>,
     },
-    /// A file has what was trained above other weights than those of now: both are named by their SHA-256, which
+    /// A file has what was trained above other weights than those of now. Both are named by their SHA-256, which
     /// is empty if there are none.
     #[error(
-        "{} has only what was trained, above weights with the SHA-256 {then}, but {}",
+        "{}: {}",
         path.display(),
-        match now.as_str() {
-            "" => "these are not loaded: load them first".to_owned(),
-            now => format!("those now have {now}: use the ones from then"),
+        match (then.as_str(), now.as_str()) {
+            ("", _) => "it has all weights, not only what was trained above others: load it as a whole"
+                .to_owned(),
+            (then, "") => format!(
+                "it has only what was trained above weights with the SHA-256 {then}: load these first"
+            ),
+            (then, now) => format!(
+                "it was trained above weights with the SHA-256 {then}, but those of now have {now}: \
+                 use the ones from then"
+            ),
         }
     )]
     OtherBase {

@@ -292,6 +292,18 @@ impl Model for Decoder {
         lora.map(|_| if self.base == BaseType::F32 { 4 } else { 2 })
     }
 
+    fn has_bf16(&self) -> bool {
+        self.base == BaseType::Bf16
+    }
+
+    fn avoid_bf16(&mut self, has_f16: bool) {
+        self.base = if has_f16 {
+            BaseType::F16
+        } else {
+            BaseType::F32
+        };
+    }
+
     fn may_lack(&self) -> Box<dyn Fn(&str) -> bool> {
         let tied = self.tied;
         Box::new(move |name| name.contains(".lora.") || tied && name.ends_with(".lm_head.weight"))

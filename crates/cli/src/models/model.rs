@@ -128,6 +128,14 @@ pub trait Model: Configurable {
         None
     }
 
+    /// Whether its frozen weights are in bf16.
+    fn has_bf16(&self) -> bool {
+        false
+    }
+
+    /// Has its frozen weights in f16, or in f32.
+    fn avoid_bf16(&mut self, _has_f16: bool) {}
+
     /// Which tensors the weights that it starts from may lack.
     fn may_lack(&self) -> Box<dyn Fn(&str) -> bool> {
         Box::new(|_| false)

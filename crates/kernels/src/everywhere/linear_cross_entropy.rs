@@ -6,7 +6,8 @@ use burn::{
 };
 use stovepipe_autodiff::Operation;
 
-use crate::linear_cross_entropy::LOGITS;
+/// Bytes of logits in memory at once.
+pub(crate) const LOGITS: usize = 16 << 20;
 
 /// Of x · tableᵀ, in f32, and how many rows are right, by the first and by the first five classes.
 pub(crate) fn linear_cross_entropy(

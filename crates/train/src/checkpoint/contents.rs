@@ -59,13 +59,13 @@ impl<L: Layer> Contents<'_, L> {
                 true => tensor_file::of_state(self.optimizer.state(stage, &names)),
                 false => Vec::new(),
             };
-            write_together(processes, &folder.join(file), state, &[])?;
+            write_together(processes, &folder.join(file), state, None)?;
         }
         if self.accumulator.counts().mini_batches == 0 {
             return Ok(());
         }
         let sums = || tensor_file::of_state(self.accumulator.sums(self.pipeline, &names));
-        write_together(processes, &folder.join(GRADIENTS), sums, &[])
+        write_together(processes, &folder.join(GRADIENTS), sums, None)
     }
 
     /// Reads them, into any number of stages.

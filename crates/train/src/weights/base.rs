@@ -1,25 +1,17 @@
 //! Weights that a training leaves as they are.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeSet, HashSet},
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
 };
 
-use burn::{
-    module::Module,
-    store::{
-        ModuleSnapshot, bridge,
-        burn_pack::{Error, Tensor},
-    },
-    tensor::TensorData,
-};
-use sha2::{Digest, Sha256};
+use burn::{module::Module, store::ModuleSnapshot};
 use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::{
     file::Weights,
     format::Convention,
+    places::places,
     tensor_file::{BASE, BURN, FORMAT},
     together::write_together,
 };
@@ -61,10 +53,6 @@ pub struct Base {
 }
 
 impl Base {
-    pub(super) fn new(sum: String, names: BTreeSet<String>) -> Self {
-        Self { sum, names }
-    }
-
     /// The SHA-256 of what the file gave the model: of the lines that `sha256sum` would print for its tensors,
     /// each a file of its bytes, sorted by name.
     #[must_use]
@@ -81,22 +69,26 @@ impl Base {
     pub fn save<L: Layer>(&self, pipeline: &Pipeline<L>, path: &Path) -> Result<(), TrainError> {
         pipeline.share_parameters()?;
         let tensors = || {
+            // What was thawed since is trained.
+            let frozen = places(pipeline.layers()).into_iter();
+            let frozen = frozen.filter(|place| place.is_frozen && self.names.contains(&place.name));
+            let left_out: HashSet<_> = frozen.map(|place| place.name).collect();
             let mut tensors = pipeline.valid().collect(None, None, true);
-            tensors.retain(|tensor| !self.names.contains(&tensor.name));
+            tensors.retain(|tensor| !left_out.contains(&tensor.name));
             tensors
         };
-        let mut metadata = vec![(FORMAT, BURN)];
-        if !self.names.is_empty() {
-            metadata.push((BASE, &self.sum));
-        }
-        write_together(&Processes::of(pipeline), path, tensors, &metadata)
+        let metadata = match self.names.is_empty() {
+            true => (FORMAT, BURN),
+            false => (BASE, self.sum.as_str()),
+        };
+        write_together(&Processes::of(pipeline), path, tensors, Some(metadata))
     }
 
-    /// Loads a file of [`save`](Self::save), or a file of the whole model, into a pipeline that has this base.
+    /// Loads a file of [`save`](Self::save) into a pipeline that has this base.
     ///
     /// # Errors
     ///
-    /// [`TrainError::OtherBase`] if the file was saved above other weights; else as
+    /// [`TrainError::OtherBase`] if the file was saved above other weights, or has all of its own; else as
     /// [`load_model`](crate::load_model).
     pub fn load_into<L: Layer>(
         &self,
@@ -104,13 +96,13 @@ impl Base {
         path: &Path,
     ) -> Result<(), TrainError> {
         let weights = Weights::open_in(&Processes::of(pipeline), path)?.of(Convention::Burn);
-        let weights = match weights.base() {
-            None => weights,
-            Some(sum) if *sum == self.sum => {
+        let weights = match weights.base().unwrap_or_default() {
+            "" if self.names.is_empty() => weights,
+            sum if sum == self.sum => {
                 let names = self.names.clone();
                 weights.allowing_missing(move |name| names.contains(name))
             }
-            Some(sum) => {
+            sum => {
                 return Err(TrainError::OtherBase {
                     path: path.to_owned(),
                     then: sum.to_owned(),
@@ -122,39 +114,30 @@ impl Base {
     }
 }
 
-/// Checksums of a file's tensors, each taken when the tensor is read.
-#[derive(Clone, Default)]
-pub(super) struct TensorSums(Arc<Mutex<Option<BTreeMap<String, String>>>>);
-
-impl TensorSums {
-    /// The tensor. While sums are taken, reading it takes its own.
-    pub(super) fn watch(&self, tensor: Tensor) -> Tensor {
-        let (sums, name) = (self.0.clone(), tensor.name.clone());
-        let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
-        let read = move || {
-            let data: TensorData = bridge::to_data(&tensor)?;
-            let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(sums) = &mut *sums {
-                let sum = format!("{:x}", Sha256::digest(data.as_bytes()));
-                sums.insert(tensor.name.clone(), sum);
-            }
-            Ok::<_, Error>(data)
-        };
-        bridge::deferred(name, dtype, shape, None, read)
-    }
-
-    /// What `read` returns, and the checksum of all that it read.
-    pub(super) fn during<R>(&self, read: impl FnOnce() -> R) -> (R, String) {
-        let replace = |new| {
-            let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *sums, new)
-        };
-        replace(Some(BTreeMap::new()));
-        let done = read();
-        let mut digest = Sha256::new();
-        for (name, sum) in replace(None).unwrap_or_default() {
-            digest.update(format!("{sum}  {name}\n"));
-        }
-        (done, format!("{:x}", digest.finalize()))
+impl Weights {
+    /// Loads the tensors, as [`load_into`](Self::load_into) does, and takes the checksum of those of the file,
+    /// but for those that were [resized](Self::resize) before. Frozen parameters that the file gives are the
+    /// base of what is trained.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_into`](Self::load_into).
+    pub fn load_base_into<L: Layer>(&self, pipeline: &mut Pipeline<L>) -> Result<Base, TrainError> {
+        let (loaded, sum) = self.sums.during(|| self.load_into(pipeline));
+        let absent = loaded?.missing;
+        let places = places(pipeline.layers());
+        // The file has tied parameters once.
+        let given = places.iter().filter(|place| !absent.contains(&place.name));
+        let given: HashSet<_> = given.map(|place| place.id).collect();
+        let frozen = places.iter().filter(|place| place.is_frozen);
+        let frozen = frozen.filter(|place| given.contains(&place.id) && !self.skips(&place.name));
+        let own: Vec<_> = frozen.map(|place| place.name.clone()).collect();
+        // Each process knows its own layers.
+        let (_, all) = (self.processes).tell(Ok::<_, TrainError>(own), Vec::clone)?;
+        let names = all.into_iter().flatten().collect();
+        Ok(Base {
+            sum: self.processes.of_first(sum)?,
+            names,
+        })
     }
 }

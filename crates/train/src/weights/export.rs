@@ -72,7 +72,11 @@ pub fn save_for_pytorch<L: Layer>(
             }
             content.tensors.push((name, data));
         }
-        tensor_file::write(path, tensor_file::of_state(content), &[(FORMAT, PYTORCH)])
+        tensor_file::write(
+            path,
+            tensor_file::of_state(content),
+            Some((FORMAT, PYTORCH)),
+        )
     })
 }
 
@@ -115,6 +119,6 @@ pub fn save_some<L: Layer>(
         &Processes::of(pipeline),
         path,
         tensors,
-        &[(FORMAT, PYTORCH)],
+        Some((FORMAT, PYTORCH)),
     )
 }

@@ -13,7 +13,6 @@ use burn::{
 use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::{
-    base::{Base, TensorSums},
     fit::{Entries, Entry, Fit, convention, differs},
     format::{Convention, FileFormat},
     hub,
@@ -21,6 +20,7 @@ use super::{
     places::{impossible, places},
     pytorch,
     tensor_file::{self, BASE, BURN, FORMAT, FileMetadata, PYTORCH},
+    tensor_sums::TensorSums,
     together::SharedTensors,
 };
 use crate::{error::TrainError, processes::Processes};
@@ -65,10 +65,10 @@ const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 /// ```
 pub struct Weights {
     path: PathBuf,
-    processes: Processes,
+    pub(super) processes: Processes,
     file: SharedTensors,
     tensors: BTreeMap<String, Entry>,
-    sums: TensorSums,
+    pub(super) sums: TensorSums,
     convention: Option<Convention>,
     metadata: FileMetadata,
     skipped: Vec<Names>,
@@ -282,22 +282,6 @@ impl Weights {
         Ok(allowed)
     }
 
-    /// Loads the tensors, as [`load_into`](Self::load_into) does, and takes the checksum of those of the file.
-    /// Frozen parameters that the file gives are the base of what is trained.
-    ///
-    /// # Errors
-    ///
-    /// As [`load_into`](Self::load_into).
-    pub fn load_base_into<L: Layer>(&self, pipeline: &mut Pipeline<L>) -> Result<Base, TrainError> {
-        let (loaded, sum) = self.sums.during(|| self.load_into(pipeline));
-        let absent = loaded?.missing;
-        let frozen = places(pipeline.layers()).into_iter();
-        let frozen = frozen.filter(|place| place.is_frozen && !self.skips(&place.name));
-        let names = frozen.map(|place| place.name);
-        let names = names.filter(|name| !absent.contains(name)).collect();
-        Ok(Base::new(self.processes.of_first(sum)?, names))
-    }
-
     /// The checksum of the weights that the file leaves out, if it is one of [`Base::save`].
     #[must_use]
     pub fn base(&self) -> Option<&str> {
@@ -367,7 +351,7 @@ impl Weights {
         Ok(entries)
     }
 
-    fn skips(&self, name: &str) -> bool {
+    pub(super) fn skips(&self, name: &str) -> bool {
         self.skipped.iter().any(|skips| skips(name))
     }
 }

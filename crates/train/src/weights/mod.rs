@@ -13,6 +13,7 @@ pub(crate) mod other_tensors;
 mod places;
 mod pytorch;
 pub(crate) mod tensor_file;
+mod tensor_sums;
 mod together;
 
 pub use base::Base;

@@ -1,7 +1,7 @@
 //! The tensors of a model.
 
 use burn::{
-    module::{ModuleVisitor, Param},
+    module::{ModuleVisitor, Param, ParamId},
     store::ModuleContext,
     tensor::{Bool, DType, Int, Shape, Tensor},
 };
@@ -18,6 +18,8 @@ pub(super) struct Place {
     pub(super) shape: Shape,
     /// The type of its numbers, if they are floating-point ones.
     pub(super) float: Option<DType>,
+    /// That of its parameter: tied ones have the same.
+    pub(super) id: ParamId,
     /// Whether it is a parameter that training leaves as it is.
     pub(super) is_frozen: bool,
 }
@@ -75,13 +77,14 @@ impl Finder {
         self.exit_module("layers", "Struct:Pipeline");
     }
 
-    fn add(&mut self, shape: Shape, float: Option<DType>, is_frozen: bool) {
+    fn add(&mut self, id: ParamId, shape: Shape, float: Option<DType>, is_frozen: bool) {
         let name = self.path.join(".");
         self.places.push(Place {
             // Forward passes change statistics.
             is_frozen: is_frozen && !STATISTICS.iter().any(|own| name.ends_with(own)),
             name,
             containers: self.containers.clone(),
+            id,
             shape,
             float,
         });
@@ -111,7 +114,7 @@ impl ModuleVisitor for Finder {
         };
         // To ask a parameter that has no value yet would draw one.
         let is_frozen = parameter.is_initialized() && !parameter.is_require_grad();
-        self.add(parameter.lazy_shape(), Some(float), is_frozen);
+        self.add(parameter.id, parameter.lazy_shape(), Some(float), is_frozen);
         if self.reads && self.impossible.is_none() && parameter.is_initialized() {
             let (values, name) = (parameter.val(), self.path.join("."));
             let holds =
@@ -126,11 +129,11 @@ impl ModuleVisitor for Finder {
     }
 
     fn visit_int<const D: usize>(&mut self, parameter: &Param<Tensor<D, Int>>) {
-        self.add(parameter.lazy_shape(), None, false);
+        self.add(parameter.id, parameter.lazy_shape(), None, false);
     }
 
     fn visit_bool<const D: usize>(&mut self, parameter: &Param<Tensor<D, Bool>>) {
-        self.add(parameter.lazy_shape(), None, false);
+        self.add(parameter.id, parameter.lazy_shape(), None, false);
     }
 }
 

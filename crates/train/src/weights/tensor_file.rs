@@ -39,7 +39,7 @@ const MOST_HEADER: u64 = 100_000_000;
 pub(crate) fn write(
     path: &Path,
     tensors: Vec<burn_pack::Tensor>,
-    metadata: &[(&str, &str)],
+    metadata: Option<(&str, &str)>,
 ) -> Result<(), TrainError> {
     let failed = RefCell::new(None);
     let views = tensors.iter().map(|tensor| {
@@ -59,10 +59,9 @@ pub(crate) fn write(
     let opened = File::options().create(true).append(true).open(path);
     let usual = opened.and_then(|file| file.metadata());
     let usual = usual.map_err(TrainError::file(path))?.permissions();
-    let metadata = metadata
-        .iter()
-        .map(|&(key, value)| (key.to_owned(), value.to_owned()));
-    let metadata = Some(metadata.collect()).filter(|all: &FileMetadata| !all.is_empty());
+    // One pair at most: the library would write several in any order.
+    let metadata =
+        metadata.map(|(key, value)| FileMetadata::from([(key.to_owned(), value.to_owned())]));
     let written = safetensors::serialize_to_file(views, metadata, path);
     let written = match (failed.take(), written) {
         (Some(reason), _) => Err(TrainError::format(path, reason)),

@@ -26,7 +26,7 @@ pub(crate) fn write_together(
     processes: &Processes,
     path: &Path,
     tensors: impl FnOnce() -> Vec<Tensor>,
-    metadata: &[(&str, &str)],
+    metadata: Option<(&str, &str)>,
 ) -> Result<(), TrainError> {
     let own = fetched(path, || Ok(tensors()));
     let listed = |own: &Vec<Tensor>| own.iter().map(listed).collect::<Vec<_>>();

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use stovepipe_train::weights::Base;
 
 use super::{
+    processes::in_ranks,
     resume::{Noisy, failing, failing_after, noisy_layers},
     *,
 };
@@ -117,7 +118,7 @@ fn a_run_keeps_what_it_trains_and_resumes_above_the_same_weights() {
     let weights = Weights::open(path.join("model.safetensors")).unwrap();
     assert_eq!(weights.base(), Some(base.sum()));
 
-    // Above the same weights, it is the model; a whole file is so too.
+    // Above the same weights, it is the model. A whole file may be above others.
     let mut again = built_with(5, 2);
     let base = Weights::open(&original)
         .unwrap()
@@ -128,7 +129,16 @@ fn a_run_keeps_what_it_trains_and_resumes_above_the_same_weights() {
     let saved = directory.path().join("saved.safetensors");
     save_model(&again, saved.clone()).unwrap();
     assert!(tensors(&saved) == tensors(&whole.join("model.safetensors")));
-    base.load_into(&mut again, &saved).unwrap();
+    let error = base.load_into(&mut again, &saved).unwrap_err();
+    assert!(error.to_string().contains(": it has all weights"), "{error}");
+
+    // What is thawed is trained, and saved.
+    let all = again.unfreeze();
+    base.save(&all, &saved).unwrap();
+    assert_eq!(
+        tensors(&saved).len(),
+        tensors(&whole.join("model.safetensors")).len()
+    );
 }
 
 #[test]
@@ -158,11 +168,41 @@ fn other_weights_below_are_refused() {
         .pop();
     let file = checkpoint.unwrap().model(false);
     let error = load_model(&mut built_with(1, 1), &file).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .ends_with("but these are not loaded: load them first"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with(": load these first"), "{error}");
     train((1, &original), &usual_data(), &path).unwrap();
+}
+
+/// Each process has its own part of the base.
+#[test]
+fn processes_leave_out_the_base_of_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let original = original(directory.path());
+    let [one, many] = ["one", "many"].map(|name| directory.path().join(name));
+    train((2, &original), &usual_data(), &one).unwrap();
+    for (devices, batches) in [(["0/cpu", "1/cpu"], 7), (["1/cpu", "0/cpu"], usize::MAX)] {
+        let settings = PipelineSettings {
+            devices: devices.map(str::to_owned).to_vec(),
+            ..evenly(2)
+        };
+        for ended in in_ranks(2, |comm| {
+            let processes = Processes::new(Some(comm.clone()));
+            let layers = half_frozen().freeze.apply(noisy_layers(layers())).unwrap();
+            let builder = settings.builder(layers, sample).unwrap();
+            let mut pipeline = builder.communicator(comm).seed(3).build().unwrap();
+            let weights = Weights::open_in(&processes, &original).unwrap();
+            let base = weights.load_base_into(&mut pipeline).unwrap();
+            let open = || RunFolder::resume(&many);
+            let folder = RunFolder::open_in::<TrainError>(&processes, open).unwrap();
+            let mut trainer = trainer(pipeline, half_frozen()).with_base(base);
+            let _ = trainer.resume(&folder).unwrap();
+            let ended = train_silently(&mut trainer, &failing_after(batches), &folder);
+            ended.and_then(|_| folder.finish())
+        }) {
+            assert_eq!(ended.is_ok(), batches == usize::MAX, "{ended:?}");
+        }
+    }
+    for file in ["model.safetensors", "averaged.safetensors"] {
+        let [one, many] = [&one, &many].map(|run| fs::read(run.join(file)).unwrap());
+        assert!(one == many, "{file}");
+    }
 }

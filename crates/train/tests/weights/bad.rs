@@ -226,7 +226,7 @@ fn name() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100_000) })]
 
-    /// Whatever an index says, files outside its folder are not read.
+    /// Whatever an index says, there is a result, and an error names the folder.
     #[test]
     fn indexes_do_no_harm(
         map in prop::collection::btree_map(name(), name(), 0..4),
