@@ -244,10 +244,14 @@ impl FittingWeights {
 /// Says which weights have changed if they are not those that an adapter was trained above.
 pub fn of_base(error: TrainError, from: Option<&Path>) -> CliError {
     match (error, from) {
-        (TrainError::OtherBase { .. }, Some(from)) => usage!(
-            "{} has changed since the adapter was trained: name the weights from then with --from",
-            from.display()
-        ),
+        (TrainError::OtherBase { then, now, .. }, Some(from))
+            if !then.is_empty() && !now.is_empty() =>
+        {
+            usage!(
+                "{} has changed since the adapter was trained: name the weights from then with --from",
+                from.display()
+            )
+        }
         (error, _) => error.into(),
     }
 }

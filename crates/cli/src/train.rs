@@ -132,8 +132,10 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
     settings.resolve_vocabulary(&data)?;
     let pretrained = &settings.model.pretrained;
     let is_inspected = flags.dry_run && pretrained.from.as_deref().is_some_and(has_no_weights);
-    let at_limit = |own: &Checkpoint| matches!(own.limit(&settings.training), Ok(Some(_)));
-    let needs_none = is_inspected || newest.as_ref().is_some_and(at_limit);
+    let is_over = (folder.as_deref().zip(newest.as_ref())).is_some_and(|(folder, newest)| {
+        limit(folder, newest, &settings.training).is_ok_and(|limit| limit.is_some())
+    });
+    let needs_none = is_inspected || is_over;
     let file = newest.as_ref().map(|own| own.model(false));
     let weights = match processes.of_first((file, needs_none))? {
         (_, true) => None,

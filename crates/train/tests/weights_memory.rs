@@ -100,7 +100,9 @@ fn a_few_tensors_are_in_memory_at_a_time() {
         println!("{case:<12} {besides:.2} of the largest tensor besides a model of {model:.2}");
         let expected = LAYERS as f64..LAYERS as f64 + 2.0;
         assert!(expected.contains(&model), "{case}: {model}");
-        assert!(besides < 4.0, "{case}: {besides}");
+        // A tensor as it is in the file, and on its device.
+        let most = if case == "safetensors" { 2.2 } else { 4.0 };
+        assert!(besides < most, "{case}: {besides}");
     }
     for (path, most) in bombs(folder.path()) {
         let [besides, _] = in_a_process("bomb", &path).map(|bytes| bytes / f64::from(1 << 20));

@@ -32,7 +32,13 @@ pub fn results(run: &Path) -> (Vec<u8>, Vec<u8>, Vec<Value>) {
     let read = |name: &str| fs::read_to_string(run.join(name)).unwrap();
     let without_times = |line: &str| {
         let mut line: Value = serde_json::from_str(line).unwrap();
-        let varies = ["samples_per_second", "bubble", "seconds", "memory"];
+        let varies = [
+            "samples_per_second",
+            "tokens_per_second",
+            "bubble",
+            "seconds",
+            "memory",
+        ];
         (line.as_object_mut().unwrap()).retain(|name, _| !varies.contains(&name.as_str()));
         line
     };

@@ -130,7 +130,10 @@ fn a_run_keeps_what_it_trains_and_resumes_above_the_same_weights() {
     save_model(&again, saved.clone()).unwrap();
     assert!(tensors(&saved) == tensors(&whole.join("model.safetensors")));
     let error = base.load_into(&mut again, &saved).unwrap_err();
-    assert!(error.to_string().contains(": it has all weights"), "{error}");
+    assert!(
+        error.to_string().contains(": it has all weights"),
+        "{error}"
+    );
 
     // What is thawed is trained, and saved.
     let all = again.unfreeze();
