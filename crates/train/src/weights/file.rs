@@ -282,7 +282,8 @@ impl Weights {
         Ok(allowed)
     }
 
-    /// The checksum of the weights that the file leaves out, if it is one of [`Base::save`].
+    /// The checksum of the weights that the file leaves out, if it is one of
+    /// [`Base::save`](crate::weights::Base::save).
     #[must_use]
     pub fn base(&self) -> Option<&str> {
         self.metadata.get(BASE).map(String::as_str)
