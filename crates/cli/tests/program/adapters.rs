@@ -9,7 +9,6 @@ use stovepipe::plan::Machine;
 
 use crate::{
     devices::{check_alike, losses, run_untuned},
-    finetune::with_model,
     running::{Here, check_contains, check_refused, succeeds},
 };
 
@@ -137,39 +136,5 @@ fn without_a_driver_it_is_said_what_to_install() {
             &text,
             &["\nwgpu: none was found. wgpu needs a graphics driver"],
         );
-    }
-}
-
-/// Over a graphics adapter and the CPU, above a base of fewer bits, as on the CPU alone. An adapter without bf16 gets f16.
-#[test]
-fn a_decoder_is_fine_tuned() {
-    if with_adapter().is_none() {
-        return;
-    }
-    let here = with_model("llama");
-    let train = "train --from model --data chat --chat chat.jsonl --length 20 --batch-size 4 \
-                 --optimizer sgd --lr 0.01 --epochs 2 --lora-rank 2 --lora-dropout 0.2 --balance even";
-    let on = |devices: &str, base: &str, out: &str| {
-        let line = format!("{train} --devices {devices} --base {base} --out {out}");
-        let mut command = here.typed(&line);
-        command.env("CUBECL_AUTOTUNE_LEVEL", "minimal");
-        let said = succeeds(command).err;
-        let metrics = here.read(&format!("{out}/metrics.jsonl"));
-        let loss = |line: &str| {
-            let line: Value = serde_json::from_str(line).unwrap();
-            line["train_loss"].as_f64().unwrap()
-        };
-        (metrics.lines().map(loss).collect::<Vec<_>>(), said)
-    };
-    for (devices, out) in [("wgpu:0,cpu", "first"), ("cpu,wgpu:0", "last")] {
-        let (found, said) = on(devices, "bf16", out);
-        let is_f16 = here
-            .read(&format!("{out}/config.toml"))
-            .contains("base = \"f16\"");
-        let says_so = said.contains("has no bf16: the weights below the adapter are in f16");
-        assert_eq!(is_f16, says_so, "{said}");
-        let base = if is_f16 { "f16" } else { "bf16" };
-        let (expected, _) = on("cpu,cpu", base, &format!("beside-{out}"));
-        check_alike(&found, &expected);
     }
 }

@@ -2,7 +2,7 @@
 
 use burn::{
     backend::DispatchTensor,
-    tensor::{Bool, DType, FloatDType, IndexingUpdateOp, Int, Tensor, activation::log_softmax},
+    tensor::{Bool, DType, FloatDType, Int, Tensor, activation::log_softmax},
 };
 use stovepipe_autodiff::Operation;
 
@@ -118,12 +118,12 @@ impl Entropy {
         let [_, classes] = share.dims();
         let (target, ignored) = self.targets(start, count);
         let share = share.sub_scalar(self.smoothing / classes as f64);
-        let less = Tensor::full(
-            [count, 1],
-            self.smoothing - 1.0,
-            (&share.device(), share.dtype()),
-        );
-        let gradient = share.scatter(1, target, less, IndexingUpdateOp::Add);
+        let shape = [count, classes];
+        let places = Tensor::<1, Int>::arange(0..classes as i64, &target.device());
+        let places = places.unsqueeze_dim::<2>(0).expand(shape);
+        let is_target = places.equal(target.expand(shape)).float();
+        let is_target = is_target.cast(FloatDType::from(share.dtype()));
+        let gradient = share + is_target.mul_scalar(self.smoothing - 1.0);
         match ignored {
             Some(mask) => gradient.mask_fill(mask.expand([count, classes]), 0.0),
             None => gradient,
