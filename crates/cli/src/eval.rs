@@ -320,7 +320,6 @@ impl TrainedRun {
         // The weights below an adapter may have moved.
         let own = Settings::load(&config)?.model.model;
         let may_differ = own.frozen_bytes().is_some();
-
         let is_own = |arg: &Arg| match arg.get_id().as_str() {
             "data" => true,
             "from" => !may_differ,

@@ -10,7 +10,7 @@ use burn_flex::FlexTensor;
 use stovepipe_autodiff::{Kernel, Operand, contiguous, stored, tensor, values};
 
 use crate::{
-    everywhere::{self, LOGITS},
+    everywhere::{self, rows_at_once},
     exponential::exp,
     frozen::{floats, with_floats},
     planes::{fill_shares, in_shares, joined, vectorised},
@@ -179,8 +179,7 @@ impl Entropy {
         let mut of_x = vec![0.0; if has_gradients { rows * width } else { 0 }];
         let mut of_table = vec![0.0; if trains_table { classes * width } else { 0 }];
         let (mut sum, mut right) = (0.0, [0_u32; 2]);
-        let at_once = (LOGITS / size_of::<f32>() / classes).max(1);
-        for block in self.counted.chunks(at_once) {
+        for block in self.counted.chunks(rows_at_once(classes)) {
             let own = |&(row, _): &(usize, usize)| &x[row * width..][..width];
             let states: Vec<f32> = block.iter().flat_map(own).copied().collect();
             let size = block.len() * classes.max(width);

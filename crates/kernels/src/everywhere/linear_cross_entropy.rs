@@ -7,7 +7,12 @@ use burn::{
 use stovepipe_autodiff::Operation;
 
 /// Bytes of logits in memory at once.
-pub(crate) const LOGITS: usize = 16 << 20;
+const LOGITS: usize = 16 << 20;
+
+/// The rows of a block.
+pub(crate) fn rows_at_once(classes: usize) -> usize {
+    (LOGITS / size_of::<f32>() / classes).max(1)
+}
 
 /// Of x · tableᵀ, in f32, and how many rows are right, by the first and by the first five classes.
 pub(crate) fn linear_cross_entropy(
@@ -77,11 +82,7 @@ impl Entropy {
         let (target, ignored) = self.targets(start, count);
         let own = logits.clone().gather(1, target.clone());
         let all_own = own.clone().expand(shape);
-        let places = Tensor::<1, Int>::arange(0..classes as i64, &target.device());
-        let is_before = places
-            .unsqueeze_dim::<2>(0)
-            .expand(shape)
-            .lower(target.expand(shape));
+        let is_before = places(shape, &target).lower(target.expand(shape));
         let is_equal = logits.clone().equal(all_own.clone()).bool_and(is_before);
         let is_larger = logits.clone().greater(all_own).bool_or(is_equal);
         let rank = is_larger.int().sum_dim(1);
@@ -115,24 +116,21 @@ impl Entropy {
     /// The gradient of some rows' logits.
     fn of_logits(&self, x: &Tensor<2>, table: &Tensor<2>, start: usize, count: usize) -> Tensor<2> {
         let share = log_softmax(self.logits(x, table, start, count), 1).exp();
-        let [_, classes] = share.dims();
+        let shape @ [_, classes] = share.dims();
         let (target, ignored) = self.targets(start, count);
         let share = share.sub_scalar(self.smoothing / classes as f64);
-        let shape = [count, classes];
-        let places = Tensor::<1, Int>::arange(0..classes as i64, &target.device());
-        let places = places.unsqueeze_dim::<2>(0).expand(shape);
-        let is_target = places.equal(target.expand(shape)).float();
+        let is_target = places(shape, &target).equal(target.expand(shape)).float();
         let is_target = is_target.cast(FloatDType::from(share.dtype()));
         let gradient = share + is_target.mul_scalar(self.smoothing - 1.0);
         match ignored {
-            Some(mask) => gradient.mask_fill(mask.expand([count, classes]), 0.0),
+            Some(mask) => gradient.mask_fill(mask.expand(shape), 0.0),
             None => gradient,
         }
     }
 
     /// Blocks of rows: the first of each, and how many.
     fn blocks([rows, classes]: [usize; 2]) -> impl Iterator<Item = (usize, usize)> {
-        let most = (LOGITS / size_of::<f32>() / classes).max(1);
+        let most = rows_at_once(classes);
         (0..rows)
             .step_by(most)
             .map(move |start| (start, most.min(rows - start)))
@@ -185,6 +183,12 @@ impl Entropy {
         });
         [of_x, of_table].map(|own| own.map(Tensor::into_dispatch))
     }
+}
+
+/// The class of each logit, on the device of the targets.
+fn places(shape: [usize; 2], target: &Tensor<2, Int>) -> Tensor<2, Int> {
+    let places = Tensor::<1, Int>::arange(0..shape[1] as i64, &target.device());
+    places.unsqueeze_dim::<2>(0).expand(shape)
 }
 
 /// The type of losses.

@@ -9,4 +9,4 @@ mod linear_cross_entropy;
 pub(crate) use attention::attention;
 pub(crate) use convolution::convolve;
 pub(crate) use linear::linear;
-pub(crate) use linear_cross_entropy::{LOGITS, linear_cross_entropy};
+pub(crate) use linear_cross_entropy::{linear_cross_entropy, rows_at_once};

@@ -197,16 +197,11 @@ impl TokenLogits for Tensor<3> {
 
 impl<O: TokenLogits> Objective<O, Tensor<2, Int>> for CrossEntropy {
     fn loss(&self, logits: O, target: Tensor<2, Int>) -> Tensor<1> {
-        let (counting, objective) = (false, *self);
-        logits
-            .cross_entropy(
-                target,
-                &Self {
-                    counting,
-                    ..objective
-                },
-            )
-            .0
+        let uncounted = Self {
+            counting: false,
+            ..*self
+        };
+        logits.cross_entropy(target, &uncounted).0
     }
 
     fn weight(&self, target: &Tensor<2, Int>) -> f64 {

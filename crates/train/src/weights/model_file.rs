@@ -7,8 +7,8 @@ use stovepipe_pipeline::{Layer, Pipeline};
 use super::base::Base;
 use crate::error::TrainError;
 
-/// Loads a file of [`save_model`] into any number of stages. For other files, see [`Weights`](crate::Weights). In several
-/// processes, all call this, and the first one reads the file.
+/// Loads a file of [`save_model`] into any number of stages. For other files, see
+/// [`Weights`](crate::Weights). In several processes, all call this, and the first one reads the file.
 ///
 /// # Errors
 ///
