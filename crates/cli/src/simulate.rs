@@ -38,7 +38,7 @@ const MILLISECOND: f64 = 1e-3;
 
 #[derive(Clone, Debug, Args)]
 struct SimulateFlags {
-    /// gpipe, 1f1b (or pipedream-flush), interleaved, zb-h1, zb-h2, zb-v, pipedream, or a CSV file of torch.distributed.pipelining
+    /// gpipe, 1f1b (or pipedream-flush), interleaved, zb-h1, zb-h2, zb-v, v-min, v-half, v-1f1b, pipedream, or a CSV file of torch.distributed.pipelining
     #[arg(long, value_name = "NAME|FILE")]
     schedule: String,
     /// Workers, each with its part of the model; not needed for a CSV file

@@ -83,7 +83,7 @@ pub mod prelude {
         Replicated, SkipUse, Step, StepError, StopHandle, measure::Profile,
     };
     pub use stovepipe_schedule::{
-        GPipe, Interleaved, OneForwardOneBackward, Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2,
-        ZeroBubbleV,
+        GPipe, Interleaved, OneForwardOneBackward, Schedule, Scheduler, VHalf, VMin,
+        VOneForwardOneBackward, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
     };
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use burn::{module::Module, tensor::Device};
 use stovepipe_comm::Communicator;
 use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Pipeline, Recompute, Step, StepError};
-use stovepipe_schedule::Rule;
+use stovepipe_schedule::{Rule, Scheduler};
 
 use crate::{
     case::Case,
@@ -258,26 +258,31 @@ where
         Ok(Report { checks })
     }
 
-    /// Every schedule, number of stages, number of micro-batches and mode of recomputation.
+    /// Every schedule, number of stages, number of micro-batches and mode of recomputation. Rules that give the
+    /// same order count as one.
     fn all_cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         let most = self.stages.last().copied().unwrap_or(0);
         for &micro_batches in &self.micro_batches {
-            for rule in Rule::synchronous() {
-                for workers in self.subject.processes.size()..=most {
-                    for recompute in Recompute::ALL {
-                        cases.push(Case {
-                            rule,
-                            workers,
-                            replicas: 1,
-                            micro_batches,
-                            recompute,
-                        });
+            for workers in self.subject.processes.size()..=most {
+                let mut seen = Vec::new();
+                for rule in Rule::synchronous() {
+                    let stages = rule.stages(workers);
+                    let schedule = rule.schedule(stages, micro_batches).ok();
+                    if !self.stages.contains(&stages) || seen.contains(&schedule) {
+                        continue;
                     }
+                    seen.push(schedule);
+                    cases.extend(Recompute::ALL.map(|recompute| Case {
+                        rule,
+                        workers,
+                        replicas: 1,
+                        micro_batches,
+                        recompute,
+                    }));
                 }
             }
         }
-        cases.retain(|case| self.stages.contains(&case.stages()));
         cases
     }
 }

@@ -33,7 +33,7 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
         --filters 0 => filters
         --drop-path 1 => drop-path must be at least 0 and less than 1, not 1
         --drop-path -0.1 => less than 1, not -0.1
-        --schedule zigzag => use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream, or the path of a .csv file
+        --schedule zigzag => use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-min, v-half, v-1f1b, pipedream, or the path of a .csv file
         --schedule pipedream --accumulate 2 => --accumulate does not work with --schedule pipedream
         --schedule pipedream --ema 0.9 => --ema does not work with --schedule pipedream
         --schedule pipedream --precision f16 => --precision f16 does not work with --schedule pipedream

@@ -66,6 +66,8 @@ fn schedules_compare_at_equal_work() {
         ("zb-h1", 27.0, vec![4.0, 3.0, 2.0, 1.0]),
         ("zb-h2", 24.0, vec![7.0, 5.0, 3.0, 1.0]),
         ("zb-v", 24.0, vec![4.0; 4]),
+        ("v-min", 29.5, vec![2.0; 4]),
+        ("v-half", 26.5, vec![3.0; 4]),
     ] {
         let line = format!("simulate --schedule {schedule} --stages 4 --micro-batches 8");
         let found = here.json_of(&line);

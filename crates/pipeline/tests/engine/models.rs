@@ -26,7 +26,7 @@ pub use stovepipe_schedule::{
 use stovepipe_schedule::{RuleOptions, ScheduleError};
 
 /// Every rule that the engine runs, the interleaved one twice.
-pub const RULES: [By; 7] = [
+pub const RULES: [By; 10] = [
     By(Rule::GPipe, 1),
     By(Rule::OneForwardOneBackward, 1),
     By(Rule::Interleaved, 2),
@@ -34,6 +34,9 @@ pub const RULES: [By; 7] = [
     By(Rule::ZeroBubbleH1, 1),
     By(Rule::ZeroBubbleH2, 1),
     By(Rule::ZeroBubbleV, 1),
+    By(Rule::VMin, 1),
+    By(Rule::VHalf, 1),
+    By(Rule::VOneForwardOneBackward, 1),
 ];
 
 /// A rule, and the stages per worker if it needs them.

@@ -16,7 +16,7 @@ use crate::{
     worker::Worker,
 };
 
-pub(super) const SCHEDULES: [Given; 11] = [
+pub(super) const SCHEDULES: [Given; 14] = [
     plain(Rule::GPipe, 1, 2, 2),
     plain(Rule::GPipe, 1, 3, 2),
     plain(Rule::OneForwardOneBackward, 1, 2, 3),
@@ -25,6 +25,9 @@ pub(super) const SCHEDULES: [Given; 11] = [
     plain(Rule::ZeroBubbleH1, 1, 2, 2),
     plain(Rule::ZeroBubbleH2, 1, 2, 3),
     plain(Rule::ZeroBubbleV, 2, 2, 2),
+    plain(Rule::VMin, 2, 2, 2),
+    plain(Rule::VHalf, 2, 2, 2),
+    plain(Rule::VOneForwardOneBackward, 2, 2, 2),
     in_turn(Rule::OneForwardOneBackward, &[1, 2], 3, 1),
     in_turn(Rule::PipeDream, &[1, 1], 1, 3),
     in_turn(Rule::PipeDream, &[2, 1], 2, 2),

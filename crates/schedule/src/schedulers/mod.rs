@@ -3,6 +3,8 @@
 //! To add one, write its file (the scheduler and its [`Definition`]), declare it here, and add it to the
 //! list in `rule.rs`. A definition that is not in the list is a warning.
 
+mod building_block;
+mod controllable_memory;
 mod data_parallel;
 mod gpipe;
 mod interleaved;
@@ -14,6 +16,7 @@ mod zero_bubble_v;
 
 use std::fmt::Debug;
 
+pub use controllable_memory::{VHalf, VMin, VOneForwardOneBackward};
 pub use data_parallel::DataParallel;
 pub use gpipe::GPipe;
 pub use interleaved::Interleaved;

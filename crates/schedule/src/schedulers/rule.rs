@@ -61,6 +61,12 @@ rules! {
     ZeroBubbleH2 => super::zero_bubble::H2,
     /// [`ZeroBubbleV`](crate::ZeroBubbleV), `zb-v`.
     ZeroBubbleV => super::zero_bubble_v::RULE,
+    /// [`VMin`](crate::VMin), `v-min`.
+    VMin => super::controllable_memory::V_MIN,
+    /// [`VHalf`](crate::VHalf), `v-half`.
+    VHalf => super::controllable_memory::V_HALF,
+    /// [`VOneForwardOneBackward`](crate::VOneForwardOneBackward), `v-1f1b`.
+    VOneForwardOneBackward => super::controllable_memory::V_1F1B,
     /// [`PipeDream`](crate::PipeDream), `pipedream`.
     PipeDream => super::pipedream::RULE,
 }

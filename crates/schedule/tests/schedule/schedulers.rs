@@ -4,8 +4,8 @@ use crate::common::{any_schedule, schedulers};
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Costs, DataParallel, GPipe, Interleaved, Limits, OneForwardOneBackward, Pass,
-    PipeDream, RoundRobin, Rule, RuleOptions, Schedule, Scheduler, WeightPolicy, ZeroBubbleH1,
-    ZeroBubbleH2, ZeroBubbleV,
+    PipeDream, RoundRobin, Rule, RuleOptions, Schedule, Scheduler, VHalf, VMin,
+    VOneForwardOneBackward, WeightPolicy, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
 };
 
 fn check(scheduler: &dyn Scheduler, stages: usize, micro_batches: usize, expected: &str) {
@@ -115,7 +115,7 @@ fn names() {
     let schedulers = schedulers();
     let mut names: Vec<_> = schedulers.iter().map(Scheduler::name).collect();
     names.dedup(); // interleaved with one to four chunks
-    let expected = "GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-H2, ZB-V, PipeDream, 1F1B-RR";
+    let expected = "GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-H2, ZB-V, V-Min, V-Half, V-1F1B, PipeDream, 1F1B-RR";
     assert_eq!(names.join(", "), expected);
 }
 
@@ -128,7 +128,7 @@ fn rules_have_names() {
         assert_eq!(serde_json::from_str::<Rule>(&json).unwrap(), rule);
     }
     let names = Rule::ALL.map(Rule::name).join(", ");
-    for name in "gpipe 1f1b interleaved zb-h1 zb-h2 zb-v pipedream".split(' ') {
+    for name in "gpipe 1f1b interleaved zb-h1 zb-h2 zb-v v-min v-half v-1f1b pipedream".split(' ') {
         assert!(name.parse::<Rule>().is_ok(), "{name}");
     }
     assert_eq!("PipeDream-Flush".parse(), Ok(Rule::OneForwardOneBackward));
@@ -271,6 +271,33 @@ fn zero_bubble_v_holds_as_much_on_every_worker() {
         let odd = ZeroBubbleV.schedule(2 * p - 1, m).unwrap();
         let held = odd.workers().iter().map(|actions| most(actions)[2]);
         assert!(held.max().unwrap() <= 2 * p.min(m));
+    }
+}
+
+/// The published peaks, in micro-batches: what a forward pass leaves is held until the gradients of weights.
+#[test]
+fn v_schedules_hold_as_little_as_published() {
+    let rules: [(&dyn Scheduler, fn(usize) -> usize); 3] = [
+        (&VMin, |p| (p + 4) / 3),
+        (&VHalf, |p| (p + 2) / 2),
+        (&VOneForwardOneBackward, |p| (2 * p + 1).div_ceil(3)),
+    ];
+    for (scheduler, peak) in rules {
+        for p in 1..=32 {
+            for m in [1, 2, p, 2 * p, 2 * p + 7, 128] {
+                let held = |stages: usize| {
+                    let schedule = scheduler.schedule(stages, m).unwrap();
+                    assert!(schedule.is_ascending(), "{scheduler:?} {stages} {m}");
+                    let workers = schedule.workers().iter();
+                    workers.map(|actions| most(actions)[2]).max().unwrap()
+                };
+                let (even, odd) = (held(2 * p), held(2 * p - 1));
+                let allowed = 2 * peak(p).min(m);
+                let message = format!("{scheduler:?} p {p} m {m}: {even} {odd} of {allowed}");
+                assert!(even <= allowed && odd <= allowed, "{message}");
+                assert!(m < 2 * p || even == allowed, "{message}");
+            }
+        }
     }
 }
 

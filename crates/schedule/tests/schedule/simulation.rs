@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Bucket, CostError, Costs, DataParallel, GPipe, Interleaved, Link,
     OneForwardOneBackward, Pass, Recompute, Rule, RuleOptions, Schedule, Scheduler, Span, SpanKind,
-    ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
+    VHalf, VMin, VOneForwardOneBackward, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
 };
 
 fn bubble(scheduler: &dyn Scheduler, micro_batches: usize, costs: &Costs) -> f64 {
@@ -35,6 +35,39 @@ fn bubbles_are_as_published_with_zero_bubble() {
     check(8, 24, times, [0.2431, 0.1585, 0.1083]);
     let times = [11.347, 11.248, 8.132, 0.377];
     check(16, 48, times, [0.2552, 0.1397, 0.0672]);
+}
+
+/// The same for schedules of Qi et al., Pipeline Parallelism with Controllable Memory, 2024: the bubble rates of
+/// what its authors' scheduler makes. The times are a worker's, which has two stages.
+#[test]
+fn bubbles_are_as_published_with_less_memory() {
+    let check = |p: usize, m, [forward, input, weight, latency]: [f64; 4], expected: [f64; 3]| {
+        let [forward, input, weight] = [forward, input, weight].map(|time| time / 2.0);
+        let mut costs = Costs::uniform(2 * p, forward, input, weight);
+        costs.links[0].latency = latency;
+        let schedulers: [&dyn Scheduler; 3] = [&VMin, &VHalf, &VOneForwardOneBackward];
+        for (scheduler, expected) in schedulers.into_iter().zip(expected) {
+            let found = bubble(scheduler, m, &costs);
+            let [found, expected] = [found, expected].map(|bubble| format!("{bubble:.4}"));
+            assert_eq!(found, expected, "{scheduler:?}");
+        }
+    };
+    let times = [18.522, 18.086, 9.337, 0.601];
+    check(8, 24, times, [0.3353, 0.1702, 0.2503]);
+    let times = [11.347, 11.248, 8.132, 0.377];
+    check(16, 48, times, [0.2927, 0.1682, 0.2350]);
+    check(8, 64, [3.0, 4.0, 2.0, 0.0], [0.2902, 0.0657, 0.0604]);
+}
+
+/// With more micro-batches the bubble of V-Min grows, by 3 each here; that of V-Half does not.
+#[test]
+fn the_bubble_of_v_half_does_not_grow() {
+    for (f, i, w) in [(3.0, 4.0, 2.0), (2.0, 2.0, 1.0), (4.0, 3.0, 2.0)] {
+        let [few, many] = [32, 64].map(|m| bubble_time(&VHalf, 8, m, [f, i, w]));
+        assert!(many <= few + 1e-9, "{f} {i} {w}: {few} {many}");
+    }
+    let [few, many] = [40, 41].map(|m| bubble_time(&VMin, 8, m, [3.0, 4.0, 2.0]));
+    assert_eq!(many - few, 3.0);
 }
 
 /// The step's time without its passes.
@@ -71,6 +104,20 @@ proptest! {
     fn interleaving_divides_the_bubble(p in 1..8_usize, rounds in 1..5_usize, chunks in 1..5_usize) {
         let found = bubble_time(&Interleaved { chunks }, p, rounds * p, [12.0, 24.0, 24.0]);
         prop_assert_eq!(found, (p - 1) as f64 * 60.0 / chunks as f64);
+    }
+
+    /// In slots: a pass of a stage.
+    #[test]
+    fn less_memory_leaves_the_published_slots_idle(p in 3..33_usize, more in 0..32_usize) {
+        let m = 2 * p + more;
+        let slots = |scheduler: &dyn Scheduler| bubble_time(scheduler, p, m, [2.0; 3]) as usize;
+        let saved = |by: usize, slots: usize| if p.is_multiple_of(by) { slots } else { 0 };
+        prop_assert_eq!(slots(&VMin), 4 * p - 5 - saved(3, 2));
+        prop_assert_eq!(slots(&VHalf), 3 * p - 4 - saved(2, 3));
+        prop_assert_eq!(slots(&OneForwardOneBackward), 6 * p - 6);
+        if let Some(most) = [(8, 21), (12, 35), (16, 49)].iter().find(|(of, _)| *of == p) {
+            prop_assert!(slots(&VOneForwardOneBackward) <= most.1);
+        }
     }
 
     #[test]

@@ -77,9 +77,9 @@ pub struct PipelineSettings {
     /// Micro-batches in a mini-batch
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub micro_batches: usize,
-    /// Order of forward and backward passes: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, a CSV
-    /// file that lists the actions of each worker, or pipedream, which is experimental: it does not
-    /// wait for updates, so the result is not that of one device
+    /// Order of forward and backward passes: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-min,
+    /// v-half, v-1f1b, a CSV file that lists the actions of each worker, or pipedream, which is
+    /// experimental: it does not wait for updates, so the result is not that of one device
     #[arg(long, value_name = "NAME|FILE", default_value = "1f1b")]
     pub schedule: ScheduleSetting,
     /// With the schedule `pipedream`, let all stages use the version of the weights that the first
