@@ -172,9 +172,9 @@ mod tests {
     #[test]
     fn what_was_learned_of_some_digits_helps_with_others() -> Result<(), Box<dyn Error>> {
         let folder = tempfile::tempdir()?;
-        let of_seeds = run(3, &folder.path().join("transfer"))?;
+        let of_seeds = run(2, &folder.path().join("transfer"))?;
         // One seed says little: there are 178 test images.
-        let mean = |method: usize| of_seeds.iter().map(|seed| seed[method]).sum::<f64>() / 3.0;
+        let mean = |method: usize| of_seeds.iter().map(|seed| seed[method]).sum::<f64>() / 2.0;
         assert!(mean(2) > mean(0) && mean(2) > mean(1), "{of_seeds:?}");
         assert!(table(&of_seeds).contains("from scratch"));
         Ok(())

@@ -16,7 +16,7 @@ use stovepipe_pipeline::{Batch, Flow, Layer, Objective, error::WindowError};
 use stovepipe_verify::{Outcome, Verifier};
 
 /// These divide the batch or not, and 12 is more than it has samples.
-const MICRO_BATCHES: [usize; 6] = [1, 2, 3, 5, 8, 12];
+const MICRO_BATCHES: [usize; 4] = [1, 3, 5, 12];
 const SAMPLES: usize = 10;
 
 /// Verifies a model in all ways to run it, and in several processes. Returns the number of cases in which
@@ -51,7 +51,7 @@ where
         let mut checks = report.checks.iter();
         checks.find(|check| check.name == name).unwrap()
     };
-    let least = if most < 3 { 60 } else { 150 };
+    let least = if most < 3 { 40 } else { 100 };
     assert!(named("same bits").cases >= least, "{report}");
     assert_eq!(named("whole mini-batch").cases, MICRO_BATCHES.len());
     for name in ["same bits", "evaluation", "failed step", "memory"] {
