@@ -1,7 +1,8 @@
 """Fine-tunes a random Llama with `transformers` and `peft`, a mini-batch for each line that it reads.
 
 First it prints one line of JSON: the numbers of all and of trained parameters and the versions, or what is missing. After
-that it prints the seconds of each step, its loss and the process's peak memory in KiB. It ends with its input.
+that it prints the seconds of each step, its loss and the peak memory in KiB: of the process, or what PyTorch has reserved
+on a GPU. It ends with its input.
 """
 
 import argparse
@@ -16,6 +17,7 @@ def flags():
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ["vocabulary", "width", "blocks", "heads", "keys", "feed-forward", "length", "rank", "threads"]:
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--lengths", type=json.loads, required=True, help="of each sequence of a mini-batch")
     parser.add_argument("--micro-batch", type=int, required=True, help="sequences")
     return parser.parse_args()
@@ -40,17 +42,22 @@ def made(args):
     return get_peft_model(LlamaForCausalLM(config), lora).train()
 
 
-def padded(sequences):
+def padded(sequences, device):
     """Tokens, labels and the mask of a micro-batch, padded at the end."""
     import torch
 
     longest = max(map(len, sequences))
-    tokens = torch.tensor([sequence + [0] * (longest - len(sequence)) for sequence in sequences])
-    mask = torch.tensor([[1] * len(sequence) + [0] * (longest - len(sequence)) for sequence in sequences])
+    tokens = torch.tensor([sequence + [0] * (longest - len(sequence)) for sequence in sequences], device=device)
+    mask = [[1] * len(sequence) + [0] * (longest - len(sequence)) for sequence in sequences]
+    mask = torch.tensor(mask, device=device)
     return tokens, tokens.masked_fill(mask == 0, -100), mask
 
 
-def peak():
+def peak(device):
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.max_memory_reserved(device) // 1024
     status = pathlib.Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
@@ -64,7 +71,7 @@ def main():
     except ImportError as error:
         return print(json.dumps({"missing": str(error)}), flush=True)
     torch.set_num_threads(args.threads)
-    model = made(args)
+    model = made(args).to(args.device)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     count = lambda parameters: sum(parameter.numel() for parameter in parameters)
     versions = f"{transformers.__version__}, peft {peft.__version__}, PyTorch {torch.__version__}"
@@ -79,13 +86,15 @@ def main():
         weight = sum(len(sequence) - 1 for sequence in sequences)
         total = 0.0
         for first in range(0, len(sequences), args.micro_batch):
-            tokens, labels, mask = padded(sequences[first : first + args.micro_batch])
+            tokens, labels, mask = padded(sequences[first : first + args.micro_batch], args.device)
             loss = model(tokens, attention_mask=mask, labels=labels, num_items_in_batch=weight).loss
             loss.backward()
             total += loss.item()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        print(time.perf_counter() - began, total, peak(), flush=True)
+        if args.device.startswith("cuda"):
+            torch.cuda.synchronize()
+        print(time.perf_counter() - began, total, peak(args.device), flush=True)
 
 
 if __name__ == "__main__":

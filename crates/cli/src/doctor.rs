@@ -5,8 +5,8 @@ mod libraries;
 mod trial;
 
 use std::{
-    env, fmt,
-    path::PathBuf,
+    env, fmt, fs,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -39,8 +39,11 @@ const MOST_TIME: Duration = Duration::from_secs(10 * 60);
 /// The models, of two families.
 const FAMILIES: [&str; 2] = ["amoebanet-d", "vit"];
 /// The largest difference from the CPU, relative to what the CPU computes. GPUs add in another order, and use
-/// approximate functions: in f32, gradients of these models differ by 1e-6 to 1e-4.
+/// approximate functions: in f32, gradients of these models differ by 1e-6 to 1e-4. A device that rounds the
+/// factors of its products may be as far away as rounded weights are on the CPU, times [`ALLOWANCE`]: for the
+/// gradients of AmoebaNet-D, whose many ReLUs switch, that is a third of their length.
 const TOLERANCE: f64 = 1e-2;
+const ALLOWANCE: f64 = 2.0;
 
 #[derive(Clone, Debug, Args)]
 struct DoctorFlags {
@@ -87,7 +90,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         ));
     }
     output::check_file(&flags.out)?;
-    let report = examine(&device, &checks(&flags));
+    let report = examine(&device, &checks(&flags), &flags.out);
     let verdict = match report.failed() {
         0 => "all is well".to_owned(),
         1 => "1 check FAILED".to_owned(),
@@ -106,6 +109,8 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
 #[derive(Default)]
 struct Report {
     lines: Vec<(String, Verdict, String)>,
+    /// Where it is kept while checks go on: one of them may hang, or take the program down.
+    file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -120,6 +125,9 @@ enum Verdict {
 impl Report {
     fn add(&mut self, what: impl Into<String>, verdict: Verdict, found: impl Into<String>) {
         self.lines.push((what.into(), verdict, found.into()));
+        if let Some(file) = &self.file {
+            let _ = fs::write(file, format!("{self}\nnot finished\n")); // the end writes it again
+        }
     }
 
     fn note(&mut self, what: &str, found: impl Into<String>) {
@@ -163,9 +171,12 @@ fn without_home(text: &str) -> String {
     }
 }
 
-fn examine(device: &NamedDevice, checks: &[Check]) -> Report {
+fn examine(device: &NamedDevice, checks: &[Check], file: &Path) -> Report {
     let began = Instant::now();
-    let mut report = Report::default();
+    let mut report = Report {
+        file: Some(file.to_owned()),
+        ..Report::default()
+    };
     report.note("program", program());
     report.note("machine", machine());
     for (library, found) in libraries::of(&device.name) {
@@ -263,6 +274,9 @@ fn facts(device: &NamedDevice) -> Result<String, CliError> {
     if facts.software {
         found += ", in software";
     }
+    if facts.rounds_products {
+        found += ", products in f32 may round factors to 11 bits (TF32)";
+    }
     for rate in rates.products {
         let speed = output::decimals(rate.rate / 1e9, 0);
         found += &format!(", products in {} {speed} GFLOP/s", rate.dtype);
@@ -300,6 +314,10 @@ fn compare(family: &str, (device, left): (&NamedDevice, Duration), report: &mut 
         Ok(expected) => expected,
         Err(why) => return report.check(format!("{family}: on the CPU"), Err(why)),
     };
+    let limits = match limits(family, device, &expected) {
+        Ok(limits) => limits,
+        Err(why) => return report.check(format!("{family}: rounded, on the CPU"), Err(why)),
+    };
     let mut first: Option<Tried> = None;
     let mut ways = vec![
         ("alone", vec![device]),
@@ -318,19 +336,40 @@ fn compare(family: &str, (device, left): (&NamedDevice, Duration), report: &mut 
                 continue;
             }
         };
-        report.check(what, agreement(&tried, &expected, (way, first.as_ref())));
+        report.check(
+            what,
+            agreement(&tried, &expected, limits, (way, first.as_ref())),
+        );
         first.get_or_insert(tried);
     }
+}
+
+/// How far gradients and losses may be from the CPU's.
+fn limits(family: &str, device: &NamedDevice, expected: &Tried) -> Result<[f64; 2], CliError> {
+    if !device_facts(device)?.rounds_products {
+        return Ok([TOLERANCE; 2]);
+    }
+    let cpu = NamedDevice::from(Device::flex());
+    let rounded = Trial::small(family, &[&cpu], MOST_TIME).rounded().run()?;
+    Ok(differences(&rounded, expected).map(|own| TOLERANCE.max(ALLOWANCE * own)))
+}
+
+/// Of gradients and losses.
+fn differences(tried: &Tried, expected: &Tried) -> [f64; 2] {
+    [
+        relative_difference(&tried.gradients, &expected.gradients),
+        relative_difference(&tried.losses, &expected.losses),
+    ]
 }
 
 /// How far a training is from the CPU's, and whether it repeats itself.
 fn agreement(
     tried: &Tried,
     expected: &Tried,
+    limits: [f64; 2],
     (way, first): (&str, Option<&Tried>),
 ) -> Result<String, CliError> {
-    let gradient = relative_difference(&tried.gradients, &expected.gradients);
-    let losses = relative_difference(&tried.losses, &expected.losses);
+    let [gradient, losses] = differences(tried, expected);
     let mut found = format!("from the CPU: gradients {gradient:.1e}, losses {losses:.1e}");
     if way == "again"
         && let Some(first) = first
@@ -342,9 +381,12 @@ fn agreement(
     }
     let steps = tried.losses.len();
     found += &format!("; {steps} steps in {}", output::seconds(tried.seconds));
-    match gradient <= TOLERANCE && losses <= TOLERANCE {
+    let [of_gradients, of_losses] = limits;
+    match gradient <= of_gradients && losses <= of_losses {
         true => Ok(found),
-        false => Err(usage!("{found}; more than {TOLERANCE:.0e} is wrong")),
+        false => Err(usage!(
+            "{found}; more than {of_gradients:.0e} and {of_losses:.0e} is wrong"
+        )),
     }
 }
 
@@ -374,15 +416,21 @@ mod tests {
     #[test]
     fn a_device_that_computes_something_else_fails() {
         let right = tried(3.0, 1.5);
-        let check = |own: &Tried| agreement(own, &right, ("again", Some(&right)));
+        let limits = [TOLERANCE; 2];
+        let check = |own: &Tried| agreement(own, &right, limits, ("again", Some(&right)));
         let same = check(&right).unwrap();
         assert!(same.contains("the same bits as the first time"), "{same}");
         let near = check(&tried(3.001, 1.5)).unwrap();
         assert!(near.contains("other bits than the first time"), "{near}");
         for wrong in [tried(3.1, 1.5), tried(3.0, 1.6), tried(f64::NAN, 1.5)] {
             let error = check(&wrong).unwrap_err().to_string();
-            assert!(error.contains("more than 1e-2 is wrong"), "{error}");
+            assert!(
+                error.contains("more than 1e-2 and 1e-2 is wrong"),
+                "{error}"
+            );
         }
+        let lenient = agreement(&tried(3.1, 1.6), &right, [0.1, 0.1], ("alone", None));
+        assert!(lenient.is_ok(), "{lenient:?}");
         let mut report = Report::default();
         report.note("program", "a note");
         report.check("alone", check(&tried(3.1, 1.5)));

@@ -23,8 +23,7 @@ use crate::{
 /// ε / classes of the target. Also returns for how many rows the target has the largest logit, and for how many
 /// it is among the five largest; of equal logits, the first one counts as larger.
 ///
-/// Of the logits, 16 MiB are in memory at once, or one row. On wgpu (a Vulkan driver in software), gradients
-/// of `x` differed by more than rounding; the cause is not known.
+/// Of the logits, 16 MiB are in memory at once, or one row.
 ///
 /// If `table` is outside of `x`'s graph, it has no gradient, and may be of f16 or bf16 where `x` is of f32.
 ///

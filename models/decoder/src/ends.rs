@@ -125,10 +125,8 @@ impl DecoderHead {
             return Err(LayerError::new(expected, format!("{:?}", x.dims())));
         }
         let x = self.norm.forward(x);
-        // On wgpu, gradients of the loss in blocks were not those of Burn's operations.
-        let is_on_cpu = x.clone().inner().device() == Device::flex();
         let product = Logits::product(x, table, self.is_frozen);
-        Ok(match feeds_loss && is_on_cpu {
+        Ok(match feeds_loss {
             true => product,
             false => Logits::whole(product.logits()),
         })

@@ -11,7 +11,7 @@ use burn::{
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use stovepipe::{
-    pipeline::{Recompute, count_parameters},
+    pipeline::{NamedDevice, Recompute, count_parameters},
     prelude::*,
 };
 use stovepipe_benches::{
@@ -36,6 +36,9 @@ pub struct Flags {
     /// Leave transformers out
     #[arg(long)]
     alone: bool,
+    /// The device of both sides: cpu, cuda:0
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    device: String,
 }
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/finetune.py");
@@ -46,11 +49,13 @@ has two stages of a thread each, 1F1B, no recomputation, cut by measured times; 
 has one process with two threads and adds up gradients. `full`: 8 sequences of the maximum length, a
 micro-batch each. `chats`: 32 sequences of unequal lengths; ours are sorted into 8 micro-batches with
 little padding, theirs are 8 random batches of 4, padded. Rates count tokens without padding, and are
-medians over rounds in which both took their turn. Memory is the peak of the process (VmHWM).";
+medians over rounds in which both took their turn. Memory is the peak of the process (VmHWM). On a GPU,
+ours has one stage, and memory is what the GPU's pools have reserved.";
 
 /// The measured model and its mini-batches.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Job {
+    device: String,
     vocabulary: usize,
     width: usize,
     blocks: usize,
@@ -76,7 +81,7 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
     report.note(NOTE);
     let mut table = ReportTable::new("fine-tuning a Llama with an adapter of rank 16");
     let mut progress = BenchProgress::new(2);
-    for (name, job) in jobs(flags.arguments.quick) {
+    for (name, job) in jobs(&flags) {
         race(&flags, name, &job, &mut table)?;
         progress.done(name);
     }
@@ -84,9 +89,10 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
     report.save(&flags.arguments.out)
 }
 
-fn jobs(quick: bool) -> [(&'static str, Job); 2] {
-    let pick = |usual, small| if quick { small } else { usual };
+fn jobs(flags: &Flags) -> [(&'static str, Job); 2] {
+    let pick = |usual, small| if flags.arguments.quick { small } else { usual };
     let job = Job {
+        device: flags.device.clone(),
         vocabulary: pick(32_000, 50),
         width: pick(768, 24),
         blocks: pick(12, 2),
@@ -212,6 +218,7 @@ fn theirs(python: &str, job: &Job) -> Result<LineProcess, Failure> {
     ] {
         command.args([name, &value.to_string()]);
     }
+    command.args(["--device", &job.device]);
     command
         .arg("--lengths")
         .arg(serde_json::to_string(&job.lengths)?);
@@ -251,11 +258,17 @@ fn layers(job: &Job) -> Result<Vec<DecoderLayer>, Failure> {
 
 /// Trains a mini-batch for each line of input; prints seconds, loss and peak memory.
 fn serve(job: &Job) -> Result<(), Failure> {
-    compute_alone()?;
-    let device = Device::flex();
-    let sample = Tensor::<2, Int>::zeros([1, job.length], &device);
+    let device: NamedDevice = job.device.parse()?;
     let layers = layers(job)?;
-    let builder = Pipeline::auto(layers, vec![device; 2], sample)?.recompute(Recompute::Never);
+    let builder = match device.is_cpu() {
+        true => {
+            compute_alone()?;
+            let sample = Tensor::<2, Int>::zeros([1, job.length], &Device::flex());
+            Pipeline::auto(layers, vec![Device::flex(); 2], sample)?
+        }
+        false => Pipeline::builder(layers).devices([device.clone()]),
+    };
+    let builder = builder.recompute(Recompute::Never);
     let mut pipeline = Some(builder.micro_batches(8).build()?);
     let mut optimizer = AdamWConfig::new()
         .with_weight_decay(0.01)
@@ -267,11 +280,13 @@ fn serve(job: &Job) -> Result<(), Failure> {
         let own = pipeline.take().ok_or("an earlier step failed")?;
         let (seconds, trained) = time(|| -> Result<_, Failure> {
             let step = own.train_step(batch(job), &objective)?;
-            Ok((step.loss, optimizer.step(1e-6, own, step.gradients)))
+            let trained = optimizer.step(1e-6, own, step.gradients);
+            device.device.sync()?;
+            Ok((step.loss, trained))
         });
         let (loss, trained) = trained?;
         pipeline = Some(trained);
-        println!("{seconds} {loss} {}", peak()?);
+        println!("{seconds} {loss} {}", peak(&device.device)?);
     }
     Ok(())
 }
@@ -305,8 +320,11 @@ fn batch(job: &Job) -> Batch<Tensor<2, Int>, Tensor<2, Int>> {
     parts.fold(first, Batch::and)
 }
 
-/// The peak memory of this process, in KiB.
-fn peak() -> Result<u64, Failure> {
+/// The peak memory of this process, or what it has reserved on a GPU, in KiB.
+fn peak(device: &Device) -> Result<u64, Failure> {
+    if let Some(usage) = device.memory_pool_usage() {
+        return Ok(usage.bytes_reserved / 1024);
+    }
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let number = line.and_then(|line| line.split_whitespace().next());

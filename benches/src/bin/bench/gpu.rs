@@ -43,6 +43,9 @@ pub struct Flags {
     /// Leave PyTorch out
     #[arg(long)]
     alone: bool,
+    /// Leave `torch.compile` out, which takes minutes for AmoebaNet-D
+    #[arg(long)]
+    eager: bool,
 }
 
 /// A part of the comparison.
@@ -146,7 +149,7 @@ impl Gpu<'_> {
         let (shapes, batch) = if quick { (SMALL, 4) } else { (LARGE, 32) };
         let batch = self.flags.arguments.samples.unwrap_or(batch).max(4);
         let shapes = self.chosen(shapes);
-        let contenders = if self.flags.alone { 2 } else { 4 };
+        let contenders = 2 + self.peers().len();
         let mut progress = BenchProgress::new(shapes.len() * 2 * contenders);
         for shape in shapes {
             for precision in [Precision::F32, Precision::Bf16] {
@@ -167,11 +170,9 @@ impl Gpu<'_> {
     ) -> Result<(), Failure> {
         let what = format!("{}, {precision}", shape.name());
         let mut found = Vec::new();
-        if !self.flags.alone {
-            for (who, compiled) in [("PyTorch eager", false), ("PyTorch compiled", true)] {
-                found.push((who, self.peer(shape, batch, precision, compiled)));
-                progress.done(&format!("{what}: {who}"));
-            }
+        for &(who, compiled) in self.peers() {
+            found.push((who, self.peer(shape, batch, precision, compiled)));
+            progress.done(&format!("{what}: {who}"));
         }
         for (who, plan) in self.plans(shape, precision)? {
             found.push((who, self.ours(shape, batch, &plan)));
@@ -181,8 +182,15 @@ impl Gpu<'_> {
             Some((_, Ok(measured))) => batch as f64 / measured.costs.seconds.median(),
             _ => f64::NAN,
         };
-        let alone = self.flags.alone.then_some([f64::NAN; 2]);
-        let [eager, compiled] = alone.unwrap_or_else(|| [0, 1].map(rate));
+        let is_measured = |index: usize| index < self.peers().len();
+        let of_peer = |index| {
+            if is_measured(index) {
+                rate(index)
+            } else {
+                f64::NAN
+            }
+        };
+        let [eager, compiled] = [0, 1].map(of_peer);
         for (index, (who, measured)) in found.iter().enumerate() {
             let own = rate(index);
             let measured = match measured {
@@ -206,6 +214,16 @@ impl Gpu<'_> {
             ]);
         }
         Ok(())
+    }
+
+    /// PyTorch's configurations, and whether each is compiled.
+    fn peers(&self) -> &'static [(&'static str, bool)] {
+        const PEERS: [(&str, bool); 2] = [("PyTorch eager", false), ("PyTorch compiled", true)];
+        match self.flags {
+            Flags { alone: true, .. } => &[],
+            Flags { eager: true, .. } => &PEERS[..1],
+            _ => &PEERS,
+        }
     }
 
     /// One stage as it is, and with micro-batches and recomputation.

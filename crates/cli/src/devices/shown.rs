@@ -127,6 +127,7 @@ impl Found {
                 "software": facts.software,
                 "memory": self.memory(),
                 "largest_tensor": facts.largest_tensor,
+                "rounds_products": facts.rounds_products,
                 "products": rates.products,
                 "from_host": rates.to_device,
                 "to_host": rates.to_host,

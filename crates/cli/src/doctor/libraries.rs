@@ -17,8 +17,8 @@ const LIBRARIES: [Library; 4] = [
     },
     Library {
         kind: "cuda",
-        file: "libnvrtc.so",
-        what: "NVRTC, which compiles kernels",
+        file: "libdevice.10.bc",
+        what: "NVIDIA's functions for kernels, of the CUDA toolkit",
     },
     Library {
         kind: "cuda",
@@ -43,6 +43,9 @@ const FOLDERS: [&str; 7] = [
     "/usr/lib/wsl/lib",
 ];
 
+/// Where CUDA's toolkit is, unless `CUDA_PATH` says otherwise.
+const TOOLKIT: &str = "/usr/local/cuda";
+
 /// For each library of a device's kind: its name, and what was found. Of other systems than Linux, nothing.
 pub fn of(device: &str) -> Vec<(String, String)> {
     if !cfg!(target_os = "linux") {
@@ -50,11 +53,17 @@ pub fn of(device: &str) -> Vec<(String, String)> {
     }
     let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(FOLDERS.iter().map(PathBuf::from));
+    let toolkit = env::var_os("CUDA_PATH").map_or_else(|| PathBuf::from(TOOLKIT), PathBuf::from);
+    let folders = folders.chain([toolkit.join("nvvm/libdevice")]);
     let mut found = found_in(device, &folders.collect::<Vec<_>>());
-    // "NVRM version: … 580.82.07 …": no name of the machine.
+    // "NVRM version: … 580.82.07 …", and who built it.
     let driver = fs::read_to_string("/proc/driver/nvidia/version").ok();
-    let driver = driver.and_then(|text| text.lines().next().map(str::to_owned));
-    found.extend(driver.map(|line| ("driver".to_owned(), line)));
+    let is_version =
+        |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+    let version = driver
+        .as_deref()
+        .and_then(|text| text.split_whitespace().find(is_version));
+    found.extend(version.map(|version| ("driver".to_owned(), version.to_owned())));
     found
 }
 
@@ -97,7 +106,7 @@ mod tests {
         let folders = [PathBuf::from("/nowhere"), folder.path().to_owned()];
         let found = found_in("cuda:1", &folders);
         let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["libcuda.so", "libnvrtc.so", "libnccl.so"]);
+        assert_eq!(names, ["libcuda.so", "libdevice.10.bc", "libnccl.so"]);
         assert!(found[0].1.starts_with("libcuda.so.580.82 ("), "{found:?}");
         assert!(found[1].1.starts_with("not found ("), "{found:?}");
         assert!(found_in("cpu", &folders).is_empty());

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use burn::{
-    module::{ModuleVisitor, Param},
+    module::{Module, ModuleMapper, ModuleVisitor, Param},
     optim::GradientsParams,
-    tensor::{Device, Int, Tensor},
+    tensor::{Device, FloatDType, Int, Tensor},
 };
 use stovepipe::{
     pipeline::{CrossEntropy, NamedDevice, Pipeline},
@@ -35,6 +35,8 @@ pub struct Trial {
     devices: Vec<NamedDevice>,
     samples: usize,
     is_small: bool,
+    /// Whether the first weights are rounded to 11 significant bits.
+    is_rounded: bool,
     /// How long a pass may take.
     limit: Duration,
 }
@@ -56,8 +58,15 @@ impl Trial {
             devices: devices.iter().copied().cloned().collect(),
             samples: SMALL,
             is_small: true,
+            is_rounded: false,
             limit,
         }
+    }
+
+    /// The same from rounded weights: how far apart two trainings may be if the factors of each product are.
+    pub fn rounded(mut self) -> Self {
+        self.is_rounded = true;
+        self
     }
 
     /// A model of the usual size on one device.
@@ -104,6 +113,9 @@ impl ModelWork for Training {
             .micro_batches(2)
             .stall_timeout(Some(trial.limit.max(Duration::from_secs(1))))
             .build()?;
+        if trial.is_rounded {
+            pipeline = pipeline.map(&mut Rounding);
+        }
         let mut optimizer = StagedOptimizer::new(&TrainSettings::default(), trial.devices.len());
         let mut tried = Tried {
             gradients: Vec::new(),
@@ -137,6 +149,24 @@ impl ModelWork for Training {
                 return Ok(tried);
             }
         }
+    }
+}
+
+/// To f16 and back: it has 11 significant bits, as TF32.
+struct Rounding;
+
+impl ModuleMapper for Rounding {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| {
+            let dtype = FloatDType::from(value.dtype());
+            let is_tracked = value.is_autodiff();
+            let inner = if is_tracked { value.inner() } else { value };
+            let rounded = inner.cast(FloatDType::F16).cast(dtype);
+            match is_tracked {
+                true => rounded.autodiff().require_grad(),
+                false => rounded,
+            }
+        })
     }
 }
 

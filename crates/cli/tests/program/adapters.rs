@@ -1,6 +1,6 @@
 //! Graphics adapters, where the program is built for them.
 //!
-//! Where there is none, these tests do nothing and say so; with `STOVEPIPE_REQUIRE_WGPU=1` that is a failure.
+//! Where there is none, these tests do nothing and say so; with `STOVEPIPE_GPU=wgpu` that is a failure.
 
 use std::env;
 
@@ -19,7 +19,7 @@ fn with_adapter() -> Option<Here> {
     let mut devices = listed["devices"].as_array().unwrap().iter();
     let has = devices.any(|device| device["name"] == "wgpu:0" && device["error"].is_null());
     let why = listed["absent"].to_string();
-    let is_required = env::var("STOVEPIPE_REQUIRE_WGPU").is_ok_and(|value| value == "1");
+    let is_required = env::var("STOVEPIPE_GPU").is_ok_and(|value| value == "wgpu");
     assert!(has || !is_required, "no graphics adapter: {why}");
     if !has {
         eprintln!("skipped: no graphics adapter: {why}");

@@ -217,7 +217,7 @@ mod tests {
             hardware: name.map(str::to_owned),
             software,
             memory: Some(memory),
-            largest_tensor: None,
+            ..DeviceFacts::default()
         };
         let a100 = facts(Some("A100"), 40 << 30, false);
         assert!(are_alike(Some(&a100), Some(&a100.clone())));

@@ -24,6 +24,10 @@ pub struct DeviceFacts {
     pub memory: Option<u64>,
     /// The largest tensor in bytes, if there is a limit.
     pub largest_tensor: Option<u64>,
+    /// Whether Burn may round the factors of products in `f32` to 11 significant bits (TF32), which NVIDIA's
+    /// tensor cores multiply.
+    #[serde(default)]
+    pub rounds_products: bool,
 }
 
 /// How fast a device is.
@@ -162,6 +166,7 @@ fn ask<T: Send + 'static>(
 #[cfg(any(feature = "cuda", feature = "rocm", feature = "wgpu"))]
 fn facts(device: &Device) -> DeviceFacts {
     use burn::backend::DispatchDevice;
+    use cubecl_ir::{ElemType, FloatKind};
     match device.as_dispatch() {
         DispatchDevice::Cube(device) => {
             let client = device.client();
@@ -172,6 +177,7 @@ fn facts(device: &Device) -> DeviceFacts {
                 software: properties.identity.physical.is_none(),
                 memory: properties.memory.max_memory(),
                 largest_tensor: Some(properties.memory.max_page_size),
+                rounds_products: properties.supports_type(ElemType::Float(FloatKind::TF32)),
             }
         }
         _ => DeviceFacts::default(),

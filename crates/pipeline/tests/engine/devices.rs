@@ -149,7 +149,7 @@ impl Greedy {
 fn a_full_device_ends_the_step_with_advice() {
     let found = NamedDevice::offered();
     let Some(gpu) = found.iter().find(|device| device.name == "wgpu:0") else {
-        let is_required = std::env::var("STOVEPIPE_REQUIRE_WGPU").is_ok_and(|value| value == "1");
+        let is_required = std::env::var("STOVEPIPE_GPU").is_ok_and(|value| value == "wgpu");
         assert!(!is_required, "no graphics adapter");
         return eprintln!("skipped: no graphics adapter");
     };

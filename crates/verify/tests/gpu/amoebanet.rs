@@ -1,4 +1,4 @@
-//! AmoebaNets on wgpu compute what they compute on the CPU.
+//! AmoebaNets on a GPU compute what they compute on the CPU.
 
 use burn::tensor::{Device, Int, Tensor};
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, Stem};

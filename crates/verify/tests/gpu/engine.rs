@@ -1,4 +1,4 @@
-//! The engine on wgpu.
+//! The engine on a GPU.
 use std::thread;
 
 use burn::{
@@ -13,7 +13,7 @@ use stovepipe_pipeline::{
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Rule};
 
 use crate::{
-    beside_cpu::{Pairs, check, cpu, two_devices},
+    beside_cpu::{Pairs, check, cpu, rounds_products, tolerance, two_devices},
     models::{self, By, SQUARED, builder, conv_net, images, labels, vectors},
 };
 
@@ -88,7 +88,7 @@ fn several_workers_on_a_device() {
         assert!((loss - found_loss).abs() < 1e-4 * loss);
         for ((name, expected), (_, found)) in expected.iter().zip(&found) {
             let difference = models::relative_difference(found, expected);
-            assert!(difference < 1e-4, "{name}: {difference}");
+            assert!(difference < tolerance(&best), "{name}: {difference}");
         }
     }
 }
@@ -99,15 +99,17 @@ fn errors_name_the_device_by_its_name() {
         return;
     };
     let builder = builder(conv_net(), 2, GPipe, 2, Recompute::Never);
+    let names = [best.name.clone(), first.name.clone()];
     let pipeline = builder.devices([best, first]).build().unwrap();
     let stages = pipeline.stages().into_iter();
-    let names: Vec<_> = stages.map(|stage| stage.device_name).collect();
-    assert_eq!(names, ["wgpu", "wgpu:0"]);
+    let found: Vec<_> = stages.map(|stage| stage.device_name).collect();
+    assert_eq!(found, names);
     // NaN is found on a GPU too.
     let (images, labels) = batch();
     let step = pipeline.train_step((images * f32::NAN, labels), &CrossEntropy::new());
     let error = step.err().unwrap().to_string();
-    assert!(error.contains("stage 0 failed on wgpu, "), "{error}");
+    let part = format!("stage 0 failed on {}, ", names[0]);
+    assert!(error.contains(&part), "{error}");
     let step = pipeline.train_step(batch(), &CrossEntropy::new());
     let _ = step.unwrap();
 }
@@ -118,7 +120,7 @@ fn a_transfer_that_fails_names_both_devices() {
         return;
     };
     let pipeline = builder(conv_net(), 2, GPipe, 2, Recompute::Never)
-        .devices([best, cpu()])
+        .devices([best.clone(), cpu()])
         .on_transfer(|transfer| {
             let is_gradient = transfer.kind == TransferKind::Gradients;
             assert!(!is_gradient, "the device is lost");
@@ -130,9 +132,10 @@ fn a_transfer_that_fails_names_both_devices() {
         panic!("the step should fail");
     };
     let text = error.to_string();
-    let part =
-        "from stage 1 on cpu to stage 0 on wgpu did not arrive: panicked: the device is lost";
-    assert!(text.contains(part), "{text}");
+    let part = format!(
+        "from stage 1 on cpu to stage 0 on {best} did not arrive: panicked: the device is lost"
+    );
+    assert!(text.contains(&part), "{text}");
 }
 
 #[test]
@@ -177,7 +180,8 @@ impl Layer for Gated {
 }
 
 /// Inputs, side inputs and targets lie on the CPU, or on the device of any stage, while two pipelines send each
-/// other's devices values in opposite orders. Nothing waits for ever, and no bit depends on where they lie.
+/// other's devices values in opposite orders. Nothing waits for ever, and no bit depends on where they lie, as far as
+/// kernels are not chosen by their speed.
 #[test]
 fn values_may_lie_on_any_device() {
     let Some([best, first]) = two_devices() else {
@@ -193,14 +197,25 @@ fn values_may_lie_on_any_device() {
             let values = |place: &NamedDevice| vectors(8, 4).to_device(&place.device);
             let batch = Batch::from((values(input), values(target), values(side)));
             let step = pipeline.train_step(batch, &SQUARED).unwrap();
-            models::gradient_bits(&pipeline, &step.gradients)
+            models::gradients_of(&pipeline, &step.gradients)
         };
         let expected = step([&cpu(), &cpu(), &cpu()]);
         for input in places {
             for side in places {
                 for target in places {
                     let what = format!("{input}, {side}, {target}");
-                    assert!(step([input, side, target]) == expected, "{what}");
+                    let found = step([input, side, target]);
+                    if !rounds_products(&best) {
+                        assert!(found == expected, "{what}");
+                    }
+                    // Which kernels are tuned first decides which are fastest.
+                    for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+                        let difference = models::relative_difference(found, expected);
+                        assert!(
+                            difference < tolerance(&best),
+                            "{what}, {name}: {difference}"
+                        );
+                    }
                 }
             }
         }

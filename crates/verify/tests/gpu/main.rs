@@ -1,8 +1,12 @@
-//! Pipelines on wgpu, next to the same ones on the CPU.
+//! Pipelines on a GPU, next to the same ones on the CPU.
+//!
+//! `STOVEPIPE_GPU` names the backend, `wgpu` or `cuda`, and makes it a failure that there is no such GPU.
+#![cfg(any(feature = "cuda", feature = "wgpu"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod amoebanet;
 mod beside_cpu;
+mod cross_entropy;
 mod engine;
 #[allow(dead_code, unused_imports)]
 #[path = "../../../pipeline/tests/engine/models.rs"]

@@ -1,4 +1,4 @@
-//! Mixed precision on wgpu.
+//! Mixed precision on a GPU.
 
 use std::io::Write as _;
 
@@ -9,28 +9,35 @@ use crate::{
     models::{dense, gradients_of, labels, relative_difference, vectors},
 };
 
-/// The largest relative error of a rounding to f16.
-const ROUNDING: f64 = 1.0 / 2048.0;
-
 /// A GPU that computes in f16 has the gradients of f32 up to rounding, alone and beside the CPU. Other GPUs
 /// are skipped.
 #[test]
 fn f16() {
+    check(Precision::F16, 1.0 / 2048.0);
+}
+
+#[test]
+fn bf16() {
+    check(Precision::Bf16, 1.0 / 256.0);
+}
+
+/// `rounding` is the largest relative error of one.
+fn check(precision: Precision, rounding: f64) {
     let Some([gpu, _]) = two_devices() else {
         return;
     };
-    if let Err(error) = Precision::F16.check(&gpu) {
+    if let Err(error) = precision.check(&gpu) {
         let _ = writeln!(std::io::stderr(), "skipped: {error}");
         return;
     }
     let exact = train(vec![cpu()], Precision::F32);
     for devices in [vec![gpu.clone()], vec![gpu.clone(), cpu()]] {
-        let own = train(devices.clone(), Precision::F16);
+        let own = train(devices.clone(), precision);
         let error = relative_difference(&own, &exact);
         // As on the CPU: a gradient is rounded nine times a layer.
-        let most = 9.0 * (WIDTHS.len() - 1) as f64 * ROUNDING;
+        let most = 9.0 * (WIDTHS.len() - 1) as f64 * rounding;
         assert!(error < most, "{devices:?}: {error} of {most}");
-        assert!(error > 0.1 * ROUNDING, "{devices:?}: {error}");
+        assert!(error > 0.1 * rounding, "{devices:?}: {error}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Transformers and decoders on wgpu compute what they compute on the CPU.
+//! Transformers and decoders on a GPU compute what they compute on the CPU.
 
 use burn::tensor::{Device, Int, Tensor};
 use stovepipe_decoder::{DecoderConfig, LoraConfig};
@@ -47,7 +47,7 @@ fn a_decoder() {
     let layers = LoraConfig::new(4).add_to(layers, &config, &device).unwrap();
     let batch = || (tokens(0), tokens(1));
     beside_cpu::check(
-        &Pairs::One,
+        &Pairs::Each,
         || layers.clone(),
         batch,
         &objective,
