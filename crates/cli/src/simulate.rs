@@ -108,6 +108,9 @@ struct MemoryFlags {
     /// Bytes of a worker's parameters, gradients and optimizer
     #[arg(long, value_name = "BYTES", default_value_t = 0.0)]
     fixed_memory: f64,
+    /// Memory of a device, a line in the picture of --memory-svg
+    #[arg(long, value_name = "BYTES")]
+    device_memory: Option<f64>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -116,6 +119,9 @@ struct FileFlags {
     /// Draw the step as an SVG picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Draw what each worker keeps over time as an SVG picture
+    #[arg(long, value_name = "FILE")]
+    memory_svg: Option<PathBuf>,
     /// Write the step as a trace for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -134,7 +140,8 @@ pub fn command() -> Command {
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let asked = SimulateFlags::from_arg_matches(matches)?;
     asked.check(matches)?;
-    let files = [&asked.files.svg, &asked.files.trace, &asked.files.csv];
+    let files = &asked.files;
+    let files = [&files.svg, &files.memory_svg, &files.trace, &files.csv];
     output::check_files(files.into_iter().flatten())?;
     let steps = Steps::default();
     let (name, schedule) = asked.schedule(&steps)?;
@@ -155,6 +162,10 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         Timeline::default()
     };
     asked.write(&schedule, &timeline)?;
+    if let Some(path) = &asked.files.memory_svg {
+        let limits = vec![asked.memory.device_memory; schedule.workers().len()];
+        output::write(path, &simulation.memory_to_svg(&[], &limits))?;
+    }
     steps.next();
     let report = || asked.report(&name, &schedule, &simulation);
     let text = || asked.text(&name, &schedule, &simulation, &timeline);
@@ -198,6 +209,12 @@ impl SimulateFlags {
         let positive = |bytes: f64| bytes.is_finite() && bytes > 0.0;
         let zero_or_more = |number: f64| number.is_finite() && number >= 0.0;
         check("bandwidth", times.bandwidth, positive, "greater than 0")?;
+        check(
+            "device-memory",
+            memory.device_memory,
+            positive,
+            "greater than 0",
+        )?;
         for (setting, value) in [
             ("send", times.send),
             ("message", times.message),
@@ -225,6 +242,12 @@ impl SimulateFlags {
             ("message", times.bandwidth.is_none(), "without --bandwidth"),
             ("bandwidth", times.message == 0.0, "without --message"),
             ("input-memory", never, "without --recompute"),
+            ("memory-svg", memory.memory.is_empty(), "without --memory"),
+            (
+                "device-memory",
+                self.files.memory_svg.is_none(),
+                "without --memory-svg",
+            ),
         ];
         flags::refuse_idle(matches, idle)
     }

@@ -56,7 +56,7 @@ pub use program::{Content, Instruction, Message, Program, ProgramError, Wiring};
 pub use recompute::{Recompute, UnknownRecompute};
 pub use schedule::Schedule;
 pub use schedulers::*;
-pub use simulate::{HeldBytes, Simulation};
+pub use simulate::{HeldBytes, MemoryAt, Simulation};
 pub use summary::{count, format_bytes};
 pub use timeline::{Span, SpanKind, Timeline};
 pub use versions::{VersionUse, Versions, WeightPolicy};

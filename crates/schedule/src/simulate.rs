@@ -5,7 +5,7 @@ mod reduction;
 
 use std::{collections::HashMap, time::Duration};
 
-pub use memory::HeldBytes;
+pub use memory::{HeldBytes, MemoryAt};
 
 use crate::{
     Action, CostError, Costs, Pass, Schedule, Span, SpanKind, Timeline, table::ResultTable,

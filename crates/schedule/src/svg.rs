@@ -1,4 +1,4 @@
-//! A timeline as a picture like Figure 2 of the GPipe paper.
+//! A timeline as a picture like Figure 2 of the GPipe paper, and memory over time.
 //!
 //! From top to bottom: a title with the bubble, a legend, a row for each worker, a time axis, notes.
 //! Each part has a module; this one puts them on a page. `layout` computes places, `shares` merges
@@ -7,6 +7,7 @@
 mod axis;
 mod layout;
 mod legend;
+mod memory;
 mod row;
 mod shade;
 mod shares;
@@ -63,7 +64,8 @@ impl Timeline {
             has_shares |= row.draw(&mut body, &label(labels, worker));
         }
         layout.draw_gap(&mut body);
-        axis::draw(&mut body, &layout);
+        let (left, width) = (layout.lane_x, layout.lane_width);
+        axis::draw(&mut body, (left, layout.rows_end), width, layout.length);
         let mut height = layout.rows_end + axis::HEIGHT;
         let notes = [(has_shares, SHARES), (self.host_time, HOST_TIME)];
         for (_, note) in notes.into_iter().filter(|(applies, _)| *applies) {

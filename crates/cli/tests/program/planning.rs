@@ -109,6 +109,14 @@ fn a_schedule_goes_through_a_file() {
     let here = Here::new();
     let line = "simulate --schedule interleaved --stages 3 --micro-batches 7";
     let made = here.json_of(&format!("{line} --csv a.csv --svg a.svg --trace a.json"));
+    here.succeed(&format!(
+        "{line} --memory 1e6 --memory-svg b.svg --device-memory 1e6"
+    ));
+    let memory = here.read("b.svg");
+    assert!(
+        memory.contains("of 976.6 KiB") && memory.contains("over limit"),
+        "{memory}"
+    );
     let mut read = here.json_of("simulate --schedule a.csv");
     read["schedule"] = made["schedule"].clone();
     assert_eq!(read, made);
@@ -201,6 +209,8 @@ fn what_cannot_be_simulated_is_an_error() {
         --schedule zb-h1 --replicas 1,2 => zb-h1 has no replicas
         --schedule pipedream --replicas 1,0 => stage 1 has 0 replicas
         --schedule pipedream --replicas 3,1 => stage 0 has 3 replicas for 2 micro-batches: give it at most
+        --schedule gpipe --memory-svg a => without --memory
+        --schedule gpipe --memory 1 --device-memory 1 => without --memory-svg
         --schedule gpipe --svg a --csv ./a => ./a would be written twice: name different files
         --schedule pipedream --replicas 1,2,3 => replicas are given for 3 stages
         --schedule gpipe --svg nowhere/a.svg => nowhere/a.svg: No such file

@@ -3,7 +3,7 @@
 use std::iter;
 
 use super::Simulation;
-use crate::{Action, Pass};
+use crate::Pass;
 
 /// Bytes that a worker keeps for micro-batches in flight.
 ///
@@ -40,6 +40,15 @@ pub struct HeldBytes {
     pub activations: f64,
     /// What the weight gradients still need.
     pub contexts: f64,
+}
+
+/// What a worker keeps for micro-batches from a moment on.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct MemoryAt {
+    /// Seconds since the start of the step.
+    pub seconds: f64,
+    /// Until the next moment.
+    pub held: HeldBytes,
 }
 
 impl HeldBytes {
@@ -79,16 +88,50 @@ impl Simulation<'_> {
     /// For each worker, what it keeps for micro-batches at the peak.
     #[must_use]
     pub fn peak_held(&self) -> Vec<HeldBytes> {
-        let workers = self.schedule.workers().iter();
-        workers.map(|actions| self.peak_of(actions)).collect()
+        let peak_of = |worker| {
+            let mut peak = HeldBytes::default();
+            self.visit_memory(worker, |now| {
+                if now.held.total() > peak.total() {
+                    peak = now.held;
+                }
+            });
+            peak
+        };
+        (0..self.slots.len()).map(peak_of).collect()
     }
 
-    fn peak_of(&self, actions: &[Action]) -> HeldBytes {
-        let (mut held, mut peak) = (HeldBytes::default(), HeldBytes::default());
+    /// For each worker, what it keeps for micro-batches, over time: an entry for the begin and the end of each
+    /// pass. [`fixed_memory`](Self::fixed_memory) comes on top. Nothing is kept in inference.
+    ///
+    /// ```
+    /// use stovepipe_schedule::{Costs, GPipe, Scheduler};
+    ///
+    /// let mut costs = Costs::uniform(1, 1.0, 2.0, 0.0);
+    /// costs.stages[0].memory.activations = 10.0;
+    /// let schedule = GPipe.schedule(1, 2)?;
+    /// let memory = schedule.simulate(&costs)?.memory();
+    /// let bytes: Vec<_> = memory[0].iter().map(|at| (at.seconds, at.held.total())).collect();
+    /// assert_eq!(bytes[..4], [(0.0, 10.0), (1.0, 10.0), (1.0, 20.0), (2.0, 20.0)]);
+    /// assert_eq!(bytes[4..], [(2.0, 20.0), (4.0, 10.0), (4.0, 10.0), (6.0, 0.0)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn memory(&self) -> Vec<Vec<MemoryAt>> {
+        let of_worker = |worker| {
+            let mut memory = Vec::new();
+            self.visit_memory(worker, |now| memory.push(now));
+            memory
+        };
+        (0..self.slots.len()).map(of_worker).collect()
+    }
+
+    fn visit_memory(&self, worker: usize, mut visit: impl FnMut(MemoryAt)) {
         if !self.schedule.is_training() {
-            return peak;
+            return;
         }
-        for &action in actions {
+        let mut held = HeldBytes::default();
+        let actions = self.schedule.workers()[worker].iter();
+        for (&action, slot) in actions.zip(&self.slots[worker]) {
             let memory = self.costs.stages[action.stage].memory;
             let is_kept = self.kept[action.stage][action.micro_batch];
             // An action's inputs and outputs are in memory at the same time.
@@ -101,9 +144,10 @@ impl Simulation<'_> {
                 }
                 _ => {}
             }
-            if held.total() > peak.total() {
-                peak = held;
-            }
+            visit(MemoryAt {
+                seconds: slot.start,
+                held,
+            });
             match action.pass {
                 Pass::Backward => held.activations -= memory.activations,
                 Pass::InputGradient => {
@@ -113,10 +157,10 @@ impl Simulation<'_> {
                 Pass::WeightGradient => held.contexts -= memory.context,
                 Pass::Forward | Pass::Update => {}
             }
-            if held.total() > peak.total() {
-                peak = held;
-            }
+            visit(MemoryAt {
+                seconds: slot.end,
+                held,
+            });
         }
-        peak
     }
 }

@@ -6,26 +6,23 @@ use ::svg::{Node, node::element::Group};
 
 use crate::summary::unit;
 
-use super::{layout::Layout, line, text};
+use super::{line, text};
 
 /// Height of the axis, below the last row.
 pub(super) const HEIGHT: f64 = 38.0;
 const MOST_TICKS: f64 = 10.0;
 
-pub(super) fn draw(page: &mut Group, layout: &Layout) {
-    let y = layout.rows_end;
-    let end = layout.lane_x + layout.lane_width;
-    page.append(line("axis", (layout.lane_x, y), (end, y)));
-    let (unit, per_second) = unit(layout.length);
-    let length = layout.length.as_secs_f64() * per_second;
+/// From the left end `x`, as wide as the length in time.
+pub(super) fn draw(page: &mut Group, (left, y): (f64, f64), width: f64, length: Duration) {
+    page.append(line("axis", (left, y), (left + width, y)));
+    let (unit, per_second) = unit(length);
+    let length = length.as_secs_f64() * per_second;
     if length == 0.0 {
         return;
     }
     let distance = TickDistance::for_length(length);
     for tick in 0..=(length / distance.value() + 1e-9) as u32 {
-        let seconds = f64::from(tick) * distance.value() / per_second;
-        let time = Duration::try_from_secs_f64(seconds).unwrap_or(layout.length);
-        let x = layout.x(time);
+        let x = left + width * f64::from(tick) * distance.value() / length;
         page.append(line("axis", (x, y), (x, y + 5.0)));
         let label = format!("{} {unit}", distance.label(tick));
         page.append(text("tick", x, y + 19.0, label));

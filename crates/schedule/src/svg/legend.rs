@@ -41,6 +41,23 @@ impl Entry {
     }
 }
 
+/// A line of swatches, each with its class and meaning.
+pub(super) fn draw_items(page: &mut Group, items: &[(&str, &str)], y: f64) {
+    let entry = |&(class, words): &(&str, &str)| Entry {
+        classes: vec![class.to_owned()],
+        words: words.to_owned(),
+    };
+    draw_in_line(page, &items.iter().map(entry).collect::<Vec<_>>(), y);
+}
+
+fn draw_in_line(page: &mut Group, entries: &[Entry], y: f64) {
+    let mut x = MARGIN;
+    for entry in entries {
+        entry.draw(page, x, y);
+        x += entry.width() + SPACE;
+    }
+}
+
 /// Entries in lines.
 pub(super) struct Legend {
     lines: Vec<Vec<Entry>>,
@@ -74,11 +91,7 @@ impl Legend {
 
     pub fn draw(&self, page: &mut Group, y: f64) {
         for (line, entries) in self.lines.iter().enumerate() {
-            let mut x = MARGIN;
-            for entry in entries {
-                entry.draw(page, x, y + LEGEND_PITCH * line as f64);
-                x += entry.width() + SPACE;
-            }
+            draw_in_line(page, entries, y + LEGEND_PITCH * line as f64);
         }
     }
 }

@@ -475,6 +475,22 @@ fn check_simulation(schedule: &Schedule, costs: &Costs) -> Result<(), TestCaseEr
         );
         let memory = simulation.peak_memory()[worker];
         prop_assert_eq!(memory, naive.peak_memory(worker), "{}", schedule);
+        // Over time: in order, up to that peak, and back to nothing.
+        let over_time = &simulation.memory()[worker];
+        prop_assert!(over_time.is_sorted_by(|one, next| one.seconds <= next.seconds));
+        let totals = over_time.iter().map(|at| at.held.total());
+        let most = totals.clone().fold(0.0, f64::max);
+        prop_assert_eq!(
+            simulation.fixed_memory()[worker] + most,
+            memory,
+            "{}",
+            schedule
+        );
+        prop_assert!(
+            totals.last().unwrap_or(0.0).abs() < 1e-6 * memory.max(1.0),
+            "{}",
+            schedule
+        );
     }
     prop_assert_eq!(simulation.makespan(), timeline.length().as_secs_f64());
     let stages = 0..schedule.stages();
