@@ -90,7 +90,10 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         ));
     }
     output::check_file(&flags.out)?;
-    let report = examine(&device, &checks(&flags), &flags.out);
+    let mut partial = flags.out.clone().into_os_string();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let report = examine(&device, &checks(&flags), &partial);
     let verdict = match report.failed() {
         0 => "all is well".to_owned(),
         1 => "1 check FAILED".to_owned(),
@@ -98,6 +101,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     };
     let text = format!("{report}\n{verdict}\n");
     output::write(&flags.out, &text)?;
+    let _ = fs::remove_file(partial); // if it could be written
     output::print(&text)?;
     Ok(match report.failed() {
         0 => ExitCode::SUCCESS,
@@ -110,7 +114,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
 struct Report {
     lines: Vec<(String, Verdict, String)>,
     /// Where it is kept while checks go on: one of them may hang, or take the program down.
-    file: Option<PathBuf>,
+    partial: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,8 +129,8 @@ enum Verdict {
 impl Report {
     fn add(&mut self, what: impl Into<String>, verdict: Verdict, found: impl Into<String>) {
         self.lines.push((what.into(), verdict, found.into()));
-        if let Some(file) = &self.file {
-            let _ = fs::write(file, format!("{self}\nnot finished\n")); // the end writes it again
+        if let Some(file) = &self.partial {
+            let _ = fs::write(file, format!("{self}\nnot finished\n"));
         }
     }
 
@@ -171,10 +175,10 @@ fn without_home(text: &str) -> String {
     }
 }
 
-fn examine(device: &NamedDevice, checks: &[Check], file: &Path) -> Report {
+fn examine(device: &NamedDevice, checks: &[Check], partial: &Path) -> Report {
     let began = Instant::now();
     let mut report = Report {
-        file: Some(file.to_owned()),
+        partial: Some(partial.to_owned()),
         ..Report::default()
     };
     report.note("program", program());
@@ -382,6 +386,9 @@ fn agreement(
     let steps = tried.losses.len();
     found += &format!("; {steps} steps in {}", output::seconds(tried.seconds));
     let [of_gradients, of_losses] = limits;
+    if of_gradients > TOLERANCE || of_losses > TOLERANCE {
+        found += &format!("; rounded products allow {of_gradients:.0e} and {of_losses:.0e}");
+    }
     match gradient <= of_gradients && losses <= of_losses {
         true => Ok(found),
         false => Err(usage!(

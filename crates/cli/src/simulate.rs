@@ -27,8 +27,8 @@ const DRAWN: usize = 256;
 const SHOWN_PARTS: usize = 12;
 /// Forward passes that take about a second.
 const MANY: usize = 500_000;
-/// Bytes of a forward pass with its backward pass, and of a stage.
-const BYTES: [u64; 2] = [150, 500];
+/// Bytes of a forward pass with its backward pass, at most, and of a stage.
+const BYTES: [u64; 2] = [300, 500];
 /// If nobody knows how much memory is free.
 const UNKNOWN: u64 = 1 << 36;
 /// Cells of a CSV file: each is at least one byte.

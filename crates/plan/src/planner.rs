@@ -79,8 +79,8 @@ impl PlanRequest<'_> {
         verdict::conclude(self.machine, fitting, misfits, exact)
     }
 
-    /// Rules that are not tried, because others are and nothing can be gained: backward passes in
-    /// halves, if no layer can compute the gradients of its weights later.
+    /// Rules that are not tried, because others are and nothing can be gained: those that
+    /// [need halves](Rule::needs_halves), if no layer can compute the gradients of its weights later.
     #[must_use]
     pub fn left_out(&self) -> Vec<Rule> {
         let is_gain = self
@@ -88,14 +88,11 @@ impl PlanRequest<'_> {
             .layers
             .iter()
             .any(|layer| layer.weight != Some(0.0));
-        let (in_halves, others): (Vec<_>, Vec<_>) = self
-            .rules
-            .iter()
-            .copied()
-            .partition(|rule| rule.in_halves());
+        let rules = self.rules.iter().copied();
+        let (halved, others): (Vec<_>, Vec<_>) = rules.partition(|rule| rule.needs_halves());
         match is_gain || others.is_empty() {
             true => Vec::new(),
-            false => in_halves,
+            false => halved,
         }
     }
 

@@ -269,7 +269,8 @@ where
                 for rule in Rule::synchronous() {
                     let stages = rule.stages(workers);
                     let schedule = rule.schedule(stages, micro_batches).ok();
-                    if !self.stages.contains(&stages) || seen.contains(&schedule) {
+                    let is_known = schedule.is_some() && seen.contains(&schedule);
+                    if is_known || !self.stages.contains(&stages) {
                         continue;
                     }
                     seen.push(schedule);

@@ -11,7 +11,7 @@ use burn::{
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use stovepipe::{
-    pipeline::{NamedDevice, Recompute, count_parameters},
+    pipeline::{NamedDevice, Recompute, count_parameters, device::device_facts},
     prelude::*,
 };
 use stovepipe_benches::{
@@ -79,6 +79,10 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
     }
     let mut report = BenchReport::begin("finetune", &flags)?;
     report.note(NOTE);
+    let device: NamedDevice = flags.device.parse()?;
+    if let Some(hardware) = device_facts(&device)?.hardware {
+        report.note(format!("Device: {device}, {hardware}"));
+    }
     let mut table = ReportTable::new("fine-tuning a Llama with an adapter of rank 16");
     let mut progress = BenchProgress::new(2);
     for (name, job) in jobs(&flags) {
@@ -198,8 +202,14 @@ fn ours(job: &Job) -> Result<LineProcess, Failure> {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Hello {
-    Ready { parameters: usize, trained: usize },
-    Missing { missing: String },
+    Ready {
+        parameters: usize,
+        trained: usize,
+        versions: String,
+    },
+    Missing {
+        missing: String,
+    },
 }
 
 fn theirs(python: &str, job: &Job) -> Result<LineProcess, Failure> {
@@ -231,8 +241,10 @@ fn theirs(python: &str, job: &Job) -> Result<LineProcess, Failure> {
         Ok(Hello::Ready { parameters, .. }) if parameters != own => {
             Err(format!("{own} parameters here, {parameters} in transformers").into())
         }
-        Ok(Hello::Ready { trained, .. }) => {
-            println!("{own} parameters, of which {trained} are trained");
+        Ok(Hello::Ready {
+            trained, versions, ..
+        }) => {
+            println!("{own} parameters, of which {trained} are trained; transformers {versions}");
             Ok(process)
         }
         Ok(Hello::Missing { missing }) => Err(format!(

@@ -43,8 +43,8 @@ const FOLDERS: [&str; 7] = [
     "/usr/lib/wsl/lib",
 ];
 
-/// Where CUDA's toolkit is, unless `CUDA_PATH` says otherwise.
-const TOOLKIT: &str = "/usr/local/cuda";
+/// Where Burn looks for CUDA's toolkit, unless `CUDA_PATH` says where it is.
+const TOOLKITS: [&str; 4] = ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"];
 
 /// For each library of a device's kind: its name, and what was found. Of other systems than Linux, nothing.
 pub fn of(device: &str) -> Vec<(String, String)> {
@@ -53,8 +53,12 @@ pub fn of(device: &str) -> Vec<(String, String)> {
     }
     let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(FOLDERS.iter().map(PathBuf::from));
-    let toolkit = env::var_os("CUDA_PATH").map_or_else(|| PathBuf::from(TOOLKIT), PathBuf::from);
-    let folders = folders.chain([toolkit.join("nvvm/libdevice")]);
+    let toolkits = match env::var_os("CUDA_PATH") {
+        Some(path) => vec![PathBuf::from(path)],
+        None => TOOLKITS.map(PathBuf::from).to_vec(),
+    };
+    let toolkits = toolkits.into_iter().map(|path| path.join("nvvm/libdevice"));
+    let folders = folders.chain(toolkits);
     let mut found = found_in(device, &folders.collect::<Vec<_>>());
     // "NVRM version: … 580.82.07 …", and who built it.
     let driver = fs::read_to_string("/proc/driver/nvidia/version").ok();

@@ -179,7 +179,7 @@ fn what_cannot_be_simulated_is_an_error() {
         --schedule stuck.csv => deadlock: worker 0 at 1F0 waits for 0F0
         --schedule absent.csv => absent.csv` is not a schedule
         --schedule gpipe --stages 18446744073709551615 --micro-batches 4 => of memory, but only
-        --schedule zb-v --stages 100000 --micro-batches 100000 => 200000 stages with 100000 micro-batches takes about 2.7 TiB of memory, but only
+        --schedule zb-v --stages 100000 --micro-batches 100000 => 200000 stages with 100000 micro-batches takes about 5.5 TiB of memory, but only
         --schedule interleaved --stages 4 --micro-batches 4 --chunks 18446744073709551615 => of memory, but only
         --schedule odd.csv => odd.csv: worker 0 has 0U2, but updates come every 2 micro-batches: after 1, 3, …
         --schedule ok.csv --vertical-sync => ok.csv has no updates: leave --vertical-sync out

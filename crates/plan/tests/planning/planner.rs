@@ -565,12 +565,19 @@ fn halves_that_gain_nothing_are_not_tried() {
         let plan = request.plan().unwrap();
         let others = plan.runners_up.iter().map(|other| other.candidate.schedule);
         let tried: Vec<_> = others.chain([plan.best.schedule]).collect();
-        let has_halves = tried.iter().any(|rule| rule.in_halves());
+        let has_halves = tried.iter().any(|rule| rule.needs_halves());
         assert!(request.left_out().iter().all(|rule| !tried.contains(rule)));
-        (plan.best.schedule.in_halves(), has_halves)
+        (plan.best.schedule.needs_halves(), has_halves)
     };
-    let all: Vec<_> = Rule::synchronous().collect();
+    let synchronous: Vec<_> = Rule::synchronous().collect();
+    let all = [
+        Rule::GPipe,
+        Rule::OneForwardOneBackward,
+        Rule::ZeroBubbleH1,
+        Rule::ZeroBubbleH2,
+    ];
     let nothing = Some(0.0);
+    assert_eq!(plan([nothing; 3], &synchronous), (false, false));
     assert_eq!(plan([nothing; 3], &all), (false, false));
     assert!(plan([nothing, Some(1.0), nothing], &all).1);
     assert_eq!(plan([Some(1.0); 3], &all), (true, true));

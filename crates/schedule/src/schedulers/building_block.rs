@@ -4,7 +4,7 @@
 //! Each worker has two stages, laid out like a V. A pass takes a slot, a whole backward pass two. What a worker
 //! holds is counted in forward passes whose gradients of weights are still to come: halves of a micro-batch.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use crate::{Action, Pass, Schedule, ScheduleError};
 
@@ -39,16 +39,22 @@ impl Slots {
         let mut slots = Self {
             stages,
             micro_batches,
-            rows: vec![Row::default(); workers],
+            rows: Vec::new(),
             begins: (0..stages).map(of_stage).collect(),
             limit: 0,
         };
+        let mut rows = vec![Row::default(); workers];
         for micro_batch in 0..micro_batches {
             for &(stage, pass, slot) in block {
                 let action = Action::new(stage, pass, micro_batch);
-                slots.put(action, slot + PERIOD * micro_batch);
+                rows[slots.worker(stage)]
+                    .0
+                    .push((slot + PERIOD * micro_batch, action));
             }
         }
+        rows.iter_mut()
+            .for_each(|row| row.0.sort_unstable_by_key(|&(slot, _)| slot));
+        slots.set(rows);
         slots
     }
 
@@ -76,16 +82,50 @@ impl Slots {
         self
     }
 
-    /// The passes of each worker in order. A whole backward pass becomes its halves, one right after the other:
-    /// the gradient of the input need not wait for those of the weights.
-    pub(super) fn actions(&self) -> Vec<Vec<Action>> {
-        let halves = |action: Action| match action.pass {
-            Pass::Backward => vec![
-                action.with(Pass::InputGradient),
-                action.with(Pass::WeightGradient),
-            ],
-            _ => vec![action],
+    /// The same passes for more micro-batches, in order: what a worker does in a period in the middle is done again
+    /// for each. None if its periods there differ.
+    pub(super) fn stretched(&self, micro_batches: usize) -> Option<Vec<Vec<Action>>> {
+        let more = micro_batches - self.micro_batches;
+        let middle = self.begin(Action::forward(0, self.micro_batches / 2));
+        let later = |action: &Action, by: usize| Action {
+            micro_batch: action.micro_batch + by,
+            ..*action
         };
+        let of_row = |row: &Row| {
+            let period = |number: usize| {
+                let [from, to] = [0, 1].map(|ends| row.index(middle + PERIOD * (number + ends)));
+                (from, to)
+            };
+            let in_period = |number: usize| {
+                let (from, to) = period(number);
+                let actions = row.0[from..to]
+                    .iter()
+                    .map(|(slot, action)| (slot - PERIOD * number, action));
+                actions
+                    .map(|(slot, action)| {
+                        (slot, action.stage, action.pass, action.micro_batch - number)
+                    })
+                    .collect::<Vec<_>>()
+            };
+            let is_steady = [1, 2]
+                .iter()
+                .all(|&number| in_period(number) == in_period(0));
+            let (from, to) = period(0);
+            let all = row.0.iter().map(|(_, action)| action);
+            let again = (0..=more).flat_map(|by| {
+                row.0[from..to]
+                    .iter()
+                    .map(move |(_, action)| later(action, by))
+            });
+            let before = all.clone().take(from).copied();
+            let after = all.skip(to).map(|action| later(action, more));
+            is_steady.then(|| before.chain(again).chain(after).flat_map(halves).collect())
+        };
+        self.rows.iter().map(of_row).collect()
+    }
+
+    /// The passes of each worker in order.
+    pub(super) fn actions(&self) -> Vec<Vec<Action>> {
         let of_row = |row: &Row| {
             row.0
                 .iter()
@@ -106,12 +146,6 @@ impl Slots {
     /// Of the first worker's last forward pass through its first stage.
     fn last_begin(&self) -> usize {
         self.begin(Action::forward(0, self.micro_batches - 1))
-    }
-
-    fn put(&mut self, action: Action, slot: usize) {
-        let worker = self.worker(action.stage);
-        self.rows[worker].put(action, slot);
-        self.begins[action.stage][action.pass as usize][action.micro_batch] = slot;
     }
 
     fn take_out_weights(&mut self) {
@@ -147,11 +181,15 @@ impl Slots {
 
     /// Puts each gradient of weights into the first free slot, the oldest first.
     fn fill(&mut self) {
-        for worker in 0..self.rows.len() {
-            for (slot, action) in self.rows[worker].filled().1 {
-                self.put(action, slot);
-            }
+        let rows = self.rows.iter().map(Row::filled).collect();
+        self.set(rows);
+    }
+
+    fn set(&mut self, rows: Vec<Row>) {
+        for &(slot, action) in rows.iter().flat_map(|row| &row.0) {
+            self.begins[action.stage][action.pass as usize][action.micro_batch] = slot;
         }
+        self.rows = rows;
     }
 
     fn limit_to_now(&mut self) {
@@ -161,50 +199,66 @@ impl Slots {
     /// Moves each pass that begins in a chosen slot to the earliest free one after what it depends on, if its
     /// worker then holds no more than the limit.
     fn move_earlier(&mut self, is_chosen: impl Fn(usize) -> bool) {
+        // As passes come in order of time, those before a pass have only moved among themselves.
+        let held: Vec<_> = self.rows.iter().map(Row::held_before).collect();
         for action in self.chosen(is_chosen) {
             let (begin, limit) = (self.begin(action), self.limit);
             let mut from = self.ready(action);
-            let row = self.row_without(action);
+            let held = held[self.worker(action.stage)][&begin];
+            let row = &self.rows[self.worker(action.stage)];
             if action.pass == Pass::Forward {
-                from = from.max(row.below(limit, begin).unwrap_or(begin));
+                from = row.below(limit, (from, begin), held);
             }
             let to = row.free(from, begin, length(action.pass)).next();
-            self.put(action, to.unwrap_or(begin));
+            self.move_to(action, to.unwrap_or(begin));
         }
     }
 
     /// The same for the passes that begin after a slot, while gradients of weights are taken out: they will fill
     /// what is free then.
     fn move_earlier_after(&mut self, last: usize) {
+        // What is filled before any of these passes can begin stays as it is.
+        let mut filled: Vec<_> = self.rows.iter().map(|row| row.filled_until(last)).collect();
         for action in self.chosen(|slot| slot > last) {
             let (begin, from, limit) = (self.begin(action), self.ready(action), self.limit);
-            let row = self.row_without(action);
+            let filled = &mut filled[self.worker(action.stage)];
+            let row = &self.rows[self.worker(action.stage)];
+            if from < filled.until {
+                *filled = row.filled_until(from);
+            }
             let fits = |&slot: &usize| {
-                let mut row = row.clone();
-                row.put(action, slot);
-                row.filled().0 <= limit
+                let mut filled = filled.clone();
+                let (first, next) = (row.index(filled.until), row.index(slot));
+                let (before, after) = (&row.0[first..next], &row.0[next..]);
+                before.iter().for_each(|&entry| filled.pass(entry));
+                filled.pass((slot, action));
+                let others = after.iter().filter(|&&(slot, _)| slot != begin);
+                others.for_each(|&entry| filled.pass(entry));
+                filled.most <= limit
             };
             let to = row.free(from, begin, 1).find(fits);
-            self.put(action, to.unwrap_or(begin));
+            self.move_to(action, to.unwrap_or(begin));
         }
     }
 
-    fn row_without(&mut self, action: Action) -> &Row {
+    fn move_to(&mut self, action: Action, slot: usize) {
         let (worker, begin) = (self.worker(action.stage), self.begin(action));
         let row = &mut self.rows[worker];
-        row.0.remove(row.index(begin));
-        row
+        let (to, from) = (row.index(slot), row.index(begin));
+        row.0[from].0 = slot;
+        row.0[to..=from].rotate_right(1);
+        self.begins[action.stage][action.pass as usize][action.micro_batch] = slot;
     }
 
     /// Starts all passes as early as their order allows.
     fn squeeze(&mut self) -> Result<(), ScheduleError> {
         let schedule = Schedule::new(self.actions())?;
-        self.rows = vec![Row::default(); self.rows.len()];
-        for (actions, cycles) in schedule.workers().iter().zip(schedule.cycles().0) {
-            for (&action, slot) in actions.iter().zip(cycles) {
-                self.put(action, slot);
-            }
-        }
+        let (cycles, _) = schedule.cycles();
+        let row = |(actions, cycles): (&Vec<Action>, Vec<usize>)| {
+            Row(cycles.into_iter().zip(actions.iter().copied()).collect())
+        };
+        let rows = schedule.workers().iter().zip(cycles).map(row).collect();
+        self.set(rows);
         Ok(())
     }
 }
@@ -213,10 +267,6 @@ impl Row {
     /// Of the first pass that begins in this slot or later.
     fn index(&self, slot: usize) -> usize {
         self.0.partition_point(|&(begin, _)| begin < slot)
-    }
-
-    fn put(&mut self, action: Action, slot: usize) {
-        self.0.insert(self.index(slot), (slot, action));
     }
 
     fn most_held(&self) -> usize {
@@ -232,64 +282,116 @@ impl Row {
         most
     }
 
-    /// From which slot on, until `end`, the worker holds less than the limit. None if it does not just before.
-    fn below(&self, limit: usize, end: usize) -> Option<usize> {
-        let (mut held, mut from) = (0, Some(0));
-        for &(slot, action) in &self.0[..self.index(end)] {
+    /// What the worker holds just before each pass, by the slot in which it begins.
+    fn held_before(&self) -> HashMap<usize, usize> {
+        let mut held = 0;
+        let before = |&(slot, action): &(usize, Action)| {
+            let before = held;
             match action.pass {
                 Pass::Forward => held += 1,
                 pass if frees(pass) => held -= 1,
-                _ => continue,
+                _ => {}
             }
-            from = match held < limit {
-                true => from.or(Some(slot + length(action.pass))),
-                false => None,
-            };
+            (slot, before)
+        };
+        self.0.iter().map(before).collect()
+    }
+
+    /// The first slot from which on, until `end`, the worker holds less than the limit, given what it holds just
+    /// before `end`.
+    fn below(&self, limit: usize, (from, end): (usize, usize), mut held: usize) -> usize {
+        if held >= limit {
+            return end;
+        }
+        for &(slot, action) in self.0[..self.index(end)].iter().rev() {
+            if slot + length(action.pass) <= from {
+                break;
+            }
+            match action.pass {
+                Pass::Forward => held -= 1,
+                pass if frees(pass) => held += 1,
+                _ => {}
+            }
+            if held >= limit {
+                return slot + length(action.pass);
+            }
         }
         from
     }
 
-    /// The slots between two where so many in a row are free.
+    /// The slots from one on where a pass of this length fits that now begins in `end`.
     fn free(&self, from: usize, end: usize, length_of_own: usize) -> impl Iterator<Item = usize> {
-        let first = self.index(from);
-        let before = first.checked_sub(1).map(|index| self.0[index]);
-        let before = before.map_or(0, |(slot, action)| slot + length(action.pass));
-        let begins = self.0[first..]
-            .iter()
-            .map(|&(slot, _)| slot)
-            .chain([usize::MAX]);
-        let ends = self.0[first..]
-            .iter()
-            .map(|&(slot, action)| slot + length(action.pass));
-        let gaps = [before].into_iter().chain(ends).zip(begins);
-        gaps.take_while(move |&(gap, _)| gap < end)
-            .flat_map(move |(gap, next)| {
-                gap.max(from)..end.min(next.saturating_sub(length_of_own - 1))
-            })
+        let (first, own) = (self.index(from), self.index(end));
+        let end_of = |&(slot, action): &(usize, Action)| slot + length(action.pass);
+        let before = first
+            .checked_sub(1)
+            .map_or(0, |index| end_of(&self.0[index]));
+        let next = self.0.get(own + 1).map_or(usize::MAX, |&(slot, _)| slot);
+        let others = &self.0[first..own];
+        let begins = others.iter().map(|&(slot, _)| slot).chain([next]);
+        let ends = [before].into_iter().chain(others.iter().map(end_of));
+        ends.zip(begins).flat_map(move |(gap, next)| {
+            gap.max(from)..end.min(next.saturating_sub(length_of_own - 1))
+        })
     }
 
-    /// The most that the worker holds once its gradients of weights fill the free slots, the oldest first, and
-    /// where they go.
-    fn filled(&self) -> (usize, Vec<(usize, Action)>) {
-        let (mut due, mut placed) = (VecDeque::new(), Vec::new());
-        let (mut held, mut most, mut free) = (0, 0, 0);
-        for &(slot, action) in self.0.iter() {
-            while free < slot
-                && let Some(action) = due.pop_front()
-            {
-                placed.push((free, action));
-                held -= 1;
-                free += 1;
-            }
-            free = slot + 1;
-            match action.pass {
-                Pass::Forward => held += 1,
-                _ => due.push_back(action.with(Pass::WeightGradient)),
-            }
-            most = most.max(held);
-        }
+    fn filled_until(&self, until: usize) -> Filled {
+        let mut filled = Filled::default();
+        self.0[..self.index(until)]
+            .iter()
+            .for_each(|&entry| filled.pass(entry));
+        filled.placed.clear();
+        filled.until = until;
+        filled
+    }
+
+    /// With its gradients of weights in free slots, the oldest first.
+    fn filled(&self) -> Self {
+        let mut filled = Filled::default();
+        self.0.iter().for_each(|&entry| filled.pass(entry));
+        let Filled {
+            mut placed,
+            due,
+            free,
+            ..
+        } = filled;
         placed.extend((free..).zip(due));
-        (most, placed)
+        placed.extend(&self.0);
+        placed.sort_unstable_by_key(|&(slot, _)| slot);
+        Self(placed)
+    }
+}
+
+/// A worker's passes up to a slot, with gradients of weights in free slots.
+#[derive(Clone, Default)]
+struct Filled {
+    /// Passes that begin before it have been seen.
+    until: usize,
+    /// The first free slot after the last pass.
+    free: usize,
+    /// What is left to place, the oldest first.
+    due: VecDeque<Action>,
+    placed: Vec<(usize, Action)>,
+    held: usize,
+    most: usize,
+}
+
+impl Filled {
+    /// Fills the slots before the next pass.
+    fn pass(&mut self, (slot, action): (usize, Action)) {
+        while self.free < slot
+            && let Some(action) = self.due.pop_front()
+        {
+            self.placed.push((self.free, action));
+            self.held -= 1;
+            self.free += 1;
+        }
+        self.free = slot + 1;
+        match action.pass {
+            Pass::Forward => self.held += 1,
+            _ => self.due.push_back(action.with(Pass::WeightGradient)),
+        }
+        self.most = self.most.max(self.held);
     }
 }
 
@@ -298,6 +400,19 @@ const fn length(pass: Pass) -> usize {
         Pass::Backward => 2,
         _ => 1,
     }
+}
+
+/// A whole backward pass as its halves, one right after the other: the gradient of the input need not wait for those
+/// of the weights.
+fn halves(action: Action) -> impl Iterator<Item = Action> {
+    let is_whole = action.pass == Pass::Backward;
+    let first = if is_whole {
+        action.with(Pass::InputGradient)
+    } else {
+        action
+    };
+    let second = is_whole.then(|| action.with(Pass::WeightGradient));
+    [first].into_iter().chain(second)
 }
 
 /// Whether what its forward pass left is no longer needed after it.

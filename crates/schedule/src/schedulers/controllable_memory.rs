@@ -3,14 +3,8 @@
 use super::{Definition, Scheduler, building_block::Slots};
 use crate::{Pass, Schedule, ScheduleError};
 
-pub(super) const V_MIN: Definition = Definition {
-    in_halves: true,
-    ..Definition::new("v-min", |_| Box::new(VMin))
-};
-pub(super) const V_HALF: Definition = Definition {
-    in_halves: true,
-    ..Definition::new("v-half", |_| Box::new(VHalf))
-};
+pub(super) const V_MIN: Definition = Definition::new("v-min", |_| Box::new(VMin));
+pub(super) const V_HALF: Definition = Definition::new("v-half", |_| Box::new(VHalf));
 pub(super) const V_1F1B: Definition =
     Definition::new("v-1f1b", |_| Box::new(VOneForwardOneBackward));
 
@@ -19,7 +13,7 @@ pub(super) const V_1F1B: Definition =
 /// Worker `i` of `p` has the stages `i` and `2p − 1 − i`, and holds at most `⌊(p + 4) / 3⌋` micro-batches. The
 /// rule is made for passes that take the same time: if they do not, a bubble grows with each micro-batch.
 ///
-/// For an odd number of stages, the first worker has one stage only.
+/// For an odd number of stages, the first worker has one stage only, and a micro-batch counts twice there.
 ///
 /// Qi et al., *Pipeline Parallelism with Controllable Memory*, NeurIPS 2024,
 /// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362): a block of passes, repeated and squeezed.
@@ -139,8 +133,9 @@ impl Scheduler for VOneForwardOneBackward {
             count += 1;
             slot += if count.is_multiple_of(3) { 5 } else { 2 };
         }
-        let slots = Slots::repeated(p, micro_batches, &block).in_whole();
-        checked(stages, &slots)
+        made(stages, micro_batches, |micro_batches| {
+            Ok(Slots::repeated(p, micro_batches, &block).in_whole())
+        })
     }
 }
 
@@ -164,15 +159,28 @@ fn in_halves(
         ]
     };
     let block: Vec<_> = (0..p).flat_map(of_worker).collect();
-    checked(
-        stages,
-        &Slots::repeated(p, micro_batches, &block).in_halves()?,
-    )
+    made(stages, micro_batches, |micro_batches| {
+        Slots::repeated(p, micro_batches, &block).in_halves()
+    })
 }
 
-/// Without the last stage, if their number is odd.
-fn checked(stages: usize, slots: &Slots) -> Result<Schedule, ScheduleError> {
-    let mut workers = slots.actions();
+/// From the slots of a number of micro-batches. Beyond the first and the last ones, all have the same: many are not
+/// placed one by one.
+fn made(
+    stages: usize,
+    micro_batches: usize,
+    slots: impl Fn(usize) -> Result<Slots, ScheduleError>,
+) -> Result<Schedule, ScheduleError> {
+    let enough = stages.saturating_mul(2).saturating_add(10);
+    let few = slots(micro_batches.min(enough))?;
+    let mut workers = match micro_batches > enough {
+        true => match few.stretched(micro_batches) {
+            Some(actions) => actions,
+            None => slots(micro_batches)?.actions(),
+        },
+        false => few.actions(),
+    };
+    // If the number of stages is odd, there is no last one.
     for actions in &mut workers {
         actions.retain(|action| action.stage < stages);
     }

@@ -130,8 +130,8 @@ struct Definition {
     synchronous: bool,
     takes_chunks: bool,
     takes_replicas: bool,
-    /// Whether backward passes come in halves.
-    in_halves: bool,
+    /// Whether nothing but backward passes in halves sets it apart from 1F1B.
+    needs_halves: bool,
     scheduler: fn(&RuleOptions) -> Box<dyn Scheduler>,
 }
 
@@ -144,7 +144,7 @@ impl Definition {
             synchronous: true,
             takes_chunks: false,
             takes_replicas: false,
-            in_halves: false,
+            needs_halves: false,
             scheduler,
         }
     }

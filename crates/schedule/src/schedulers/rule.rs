@@ -21,7 +21,7 @@ macro_rules! rules {
         /// assert_eq!("pipedream-flush".parse(), Ok(Rule::OneForwardOneBackward));
         /// assert!("zb-h3".parse::<Rule>().is_err());
         /// assert_eq!(Rule::OneForwardOneBackward.name(), "1f1b");
-        /// assert!(Rule::ZeroBubbleV.in_halves() && !Rule::GPipe.in_halves());
+        /// assert!(Rule::ZeroBubbleH1.needs_halves() && !Rule::ZeroBubbleV.needs_halves());
         /// assert!(Rule::ALL.contains(&Rule::PipeDream) && !Rule::PipeDream.is_synchronous());
         ///
         /// let scheduler = Rule::Interleaved.scheduler(&RuleOptions::with_chunks(3));
@@ -101,11 +101,12 @@ impl Rule {
         self.definition().takes_replicas
     }
 
-    /// Whether backward passes come in halves: first the gradients of inputs, later those of weights.
-    /// Nothing is gained where a model cannot separate them.
+    /// Whether the rule is 1F1B but for backward passes in halves: first the gradients of inputs, later those
+    /// of weights. Where a model cannot separate them, it gains nothing. (Rules with two stages a worker have
+    /// halves, too, and gain by their places.)
     #[must_use]
-    pub const fn in_halves(self) -> bool {
-        self.definition().in_halves
+    pub const fn needs_halves(self) -> bool {
+        self.definition().needs_halves
     }
 
     /// The scheduler. It ignores options that the rule does not take.

@@ -4,11 +4,11 @@ use super::{Definition, Scheduler};
 use crate::{Action, Pass, Schedule, ScheduleError};
 
 pub(super) const H1: Definition = Definition {
-    in_halves: true,
+    needs_halves: true,
     ..Definition::new("zb-h1", |_| Box::new(ZeroBubbleH1))
 };
 pub(super) const H2: Definition = Definition {
-    in_halves: true,
+    needs_halves: true,
     ..Definition::new("zb-h2", |_| Box::new(ZeroBubbleH2))
 };
 

@@ -3,10 +3,7 @@
 use super::{Definition, Scheduler};
 use crate::{Action, Pass, Schedule, ScheduleError};
 
-pub(super) const RULE: Definition = Definition {
-    in_halves: true,
-    ..Definition::new("zb-v", |_| Box::new(ZeroBubbleV))
-};
+pub(super) const RULE: Definition = Definition::new("zb-v", |_| Box::new(ZeroBubbleV));
 
 /// ZB-V: each worker has two stages, laid out like a V, so that no worker waits.
 ///

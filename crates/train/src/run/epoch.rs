@@ -119,7 +119,7 @@ impl<L: Layer, O> Trainer<L, O> {
         {
             let why = "no layer of this model can compute the gradients of its weights later";
             progress.say(&format!(
-                "warning: {why}: backward passes in halves gain nothing; --schedule 1f1b needs less memory"
+                "warning: {why}: backward passes in halves gain nothing"
             ));
         }
     }

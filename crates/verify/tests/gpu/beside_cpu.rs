@@ -103,11 +103,9 @@ pub fn check<L, T>(
             seen(&pipeline, &batch, objective)
         };
         let expected = train([cpu(), cpu()], false);
-        // Rounding amplifies where norms and ReLUs are many: twice what rounded weights do on the CPU.
-        let limit = match rounds_products(&best) {
-            true => TOLERANCE.max(2.0 * expected.furthest(&train([cpu(), cpu()], true))),
-            false => TOLERANCE,
-        };
+        // Rounding amplifies where norms and ReLUs are many: a few times what rounded weights do on the CPU.
+        let rounded = rounds_products(&best).then(|| train([cpu(), cpu()], true));
+        let limits = expected.limits(rounded.as_ref());
         let mut all = vec![[best.clone(), first.clone()]];
         if let Pairs::Each = pairs {
             let mut mixed = [best.clone(), cpu()];
@@ -116,7 +114,7 @@ pub fn check<L, T>(
         }
         for devices in all {
             let what = format!("{}, {}, recompute {recompute}", devices[0], devices[1]);
-            expected.assert_like(&train(devices, false), limit, &what);
+            expected.assert_like(&train(devices, false), &limits, &what);
         }
     }
 }
@@ -175,9 +173,9 @@ impl ModuleMapper for Rounding {
 }
 
 impl Seen {
-    fn assert_like(&self, other: &Self, limit: f64, what: &str) {
+    fn assert_like(&self, other: &Self, limits: &[f64], what: &str) {
         let mut wrong = String::new();
-        for (name, difference) in self.differences(other) {
+        for ((name, difference), &limit) in self.differences(other).into_iter().zip(limits) {
             if difference.is_nan() || difference > limit {
                 writeln!(wrong, "  {name}: {difference:e}, of {limit:e}").unwrap();
             }
@@ -185,9 +183,17 @@ impl Seen {
         assert!(wrong.is_empty(), "{what}\n{wrong}");
     }
 
-    fn furthest(&self, other: &Self) -> f64 {
-        let differences = self.differences(other).into_iter();
-        differences.map(|(_, own)| own).fold(0.0, f64::max)
+    /// How far each value may be away on a device, given what rounded weights do.
+    fn limits(&self, rounded: Option<&Self>) -> Vec<f64> {
+        match rounded {
+            Some(rounded) => {
+                let differences = self.differences(rounded).into_iter();
+                differences
+                    .map(|(_, own)| OF_ROUNDED_PRODUCTS.max(4.0 * own))
+                    .collect()
+            }
+            None => vec![TOLERANCE; self.0.len()],
+        }
     }
 
     /// The distances of all values, relative to their lengths here.
