@@ -23,7 +23,7 @@ fn shown(page: &Path) -> Vec<Shown> {
             let next = blocks.get(index + 2).filter(|_| between.is_empty());
             let prints = next.and_then(|next| Some(next.strip_prefix("text\n")?.to_owned()));
             let is_own = command.starts_with("simulate") || command.starts_with("plan ");
-            if is_own && (command.contains("--svg") || prints.is_some()) {
+            if is_own && (command.contains("svg ") || prints.is_some()) {
                 let arguments = command.split_whitespace().map(str::to_owned);
                 found.push((arguments.collect(), prints));
             }
@@ -49,8 +49,8 @@ fn check(page: &Path) -> usize {
             let printed = String::from_utf8(output.stdout).unwrap();
             assert_eq!(printed.trim_end(), prints.trim_end(), "{arguments:?}");
         }
-        let flag = arguments.iter().position(|argument| argument == "--svg");
-        if let Some(flag) = flag {
+        let is_picture = |argument: &String| argument == "--svg" || argument == "--memory-svg";
+        if let Some(flag) = arguments.iter().position(is_picture) {
             let drawn = &arguments[flag + 1];
             let committed = fs::read(root().join(drawn)).unwrap();
             let drawn = fs::read(directory.path().join(drawn)).unwrap();

@@ -382,19 +382,3 @@ fn scales_are_those_of_grad_scaler() {
     let expected = exponents.map(|exponent| 2f64.powi(exponent));
     assert_eq!(runs, steps.into_iter().zip(expected).collect::<Vec<_>>());
 }
-
-#[test]
-fn a_device_that_cannot_is_said_before_anything_runs() {
-    let Ok(device) = "wgpu:0".parse::<NamedDevice>() else {
-        return; // Nothing here but the CPU, which can.
-    };
-    let error = Pipeline::builder(dense(&[4, 4]))
-        .devices([device])
-        .precision(Precision::Bf16)
-        .build()
-        .unwrap_err();
-    assert!(matches!(error, BuildError::Precision(_)), "{error}");
-    assert_contains(&error, "cannot compute in bf16");
-    let advice = "use f32 (`--precision f32`), or a device that can: cpu";
-    assert_contains(&error, advice);
-}

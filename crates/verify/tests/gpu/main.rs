@@ -7,6 +7,7 @@
 mod amoebanet;
 mod beside_cpu;
 mod cross_entropy;
+mod devices;
 mod engine;
 #[allow(dead_code, unused_imports)]
 #[path = "../../../pipeline/tests/engine/models.rs"]

@@ -1,7 +1,5 @@
 //! Mixed precision on a GPU.
 
-use std::io::Write as _;
-
 use stovepipe_pipeline::{CrossEntropy, LossScaler, NamedDevice, Pipeline, Precision};
 
 use crate::{
@@ -9,8 +7,8 @@ use crate::{
     models::{dense, gradients_of, labels, relative_difference, vectors},
 };
 
-/// A GPU that computes in f16 has the gradients of f32 up to rounding, alone and beside the CPU. Other GPUs
-/// are skipped.
+/// A GPU that computes in f16 has the gradients of f32 up to rounding, alone and beside the CPU. Others say so
+/// before anything runs.
 #[test]
 fn f16() {
     check(Precision::F16, 1.0 / 2048.0);
@@ -27,7 +25,18 @@ fn check(precision: Precision, rounding: f64) {
         return;
     };
     if let Err(error) = precision.check(&gpu) {
-        let _ = writeln!(std::io::stderr(), "skipped: {error}");
+        let builder = Pipeline::builder(dense(&WIDTHS)).devices([gpu]);
+        let refused = builder
+            .precision(precision)
+            .build()
+            .unwrap_err()
+            .to_string();
+        assert_eq!(refused, error.to_string());
+        assert!(
+            refused.contains(&format!("cannot compute in {precision}")),
+            "{refused}"
+        );
+        assert!(refused.contains("or a device that can: cpu"), "{refused}");
         return;
     }
     let exact = train(vec![cpu()], Precision::F32);
