@@ -49,7 +49,9 @@ fn what_is_carried_is_what_was_sent() {
             // the middle stages are on one worker.
             let counts = counts.lock().unwrap().clone();
             let crossings = match rule.0 {
-                Rule::ZeroBubbleV => rule.stages(2) - 2,
+                Rule::ZeroBubbleV | Rule::VMin | Rule::VHalf | Rule::VOneForwardOneBackward => {
+                    rule.stages(2) - 2
+                }
                 _ => rule.stages(2) - 1,
             };
             assert_eq!(counts.len(), 2 * crossings, "{rule:?} {counts:?}");

@@ -174,8 +174,9 @@ fn layouts(request: &PlanRequest, rule: Rule, layers: usize) -> Vec<Layout> {
         for pipelines in (1..=most).filter(|count| workers.is_multiple_of(*count)) {
             let workers = workers / pipelines;
             for &chunks in &chunks {
-                // A single worker has nothing to interleave.
-                let is_worth_it = chunks == 1 || workers > 1;
+                // A single worker has nothing to interleave. Two stages of a V may fit it where one does not: each is
+                // recomputed on its own.
+                let is_worth_it = chunks == 1 || workers > 1 || !rule.takes_chunks();
                 if is_worth_it && workers.saturating_mul(chunks) <= layers {
                     let replicas = vec![pipelines; workers * chunks];
                     layouts.push(Layout {

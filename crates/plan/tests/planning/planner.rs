@@ -241,7 +241,9 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
                 for &chunks in if takes_chunks { &request.chunks } else { &one } {
                     let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
                     let stages = scheduler.stages(workers);
-                    if stages <= layers {
+                    // A single worker has nothing to interleave.
+                    let is_worth_it = workers > 1 || chunks == 1;
+                    if stages <= layers && is_worth_it {
                         schedules.push(scheduler.schedule(stages, micro_batches).unwrap());
                     }
                 }

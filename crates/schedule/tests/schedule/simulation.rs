@@ -478,7 +478,7 @@ fn check_simulation(schedule: &Schedule, costs: &Costs) -> Result<(), TestCaseEr
         // Over time: in order, up to that peak, and back to nothing.
         let over_time = &simulation.memory()[worker];
         prop_assert!(over_time.is_sorted_by(|one, next| one.seconds <= next.seconds));
-        let totals = over_time.iter().map(|at| at.held.total());
+        let mut totals = over_time.iter().map(|at| at.held.total());
         let most = totals.clone().fold(0.0, f64::max);
         prop_assert_eq!(
             simulation.fixed_memory()[worker] + most,
@@ -487,7 +487,7 @@ fn check_simulation(schedule: &Schedule, costs: &Costs) -> Result<(), TestCaseEr
             schedule
         );
         prop_assert!(
-            totals.last().unwrap_or(0.0).abs() < 1e-6 * memory.max(1.0),
+            totals.next_back().unwrap_or(0.0).abs() < 1e-6 * memory.max(1.0),
             "{}",
             schedule
         );
