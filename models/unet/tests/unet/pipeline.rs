@@ -18,7 +18,7 @@ const SEED: u64 = 7;
 const LAYERS: usize = 3 * 2 + 2 + 3 * 2 + 1;
 
 /// Rules, with the stages of a worker.
-const RULES: [(Rule, usize); 7] = [
+const RULES: [(Rule, usize); 10] = [
     (Rule::GPipe, 1),
     (Rule::OneForwardOneBackward, 1),
     (Rule::Interleaved, 2),
@@ -26,6 +26,9 @@ const RULES: [(Rule, usize); 7] = [
     (Rule::ZeroBubbleH1, 1),
     (Rule::ZeroBubbleH2, 1),
     (Rule::ZeroBubbleV, 1),
+    (Rule::VMin, 1),
+    (Rule::VHalf, 1),
+    (Rule::VOneForwardOneBackward, 1),
 ];
 
 /// Layers with the same parameters each time, initialized once: other tests use Burn's generator, too.
