@@ -15,8 +15,8 @@ use std::ops::RangeInclusive;
 use stovepipe_pipeline::{Batch, Flow, Layer, Objective, error::WindowError};
 use stovepipe_verify::{Outcome, Verifier};
 
-/// These divide the batch or not, and 12 is more than it has samples.
-const MICRO_BATCHES: [usize; 4] = [1, 3, 5, 12];
+/// One, a number that does not divide the batch, and more than it has samples.
+const MICRO_BATCHES: [usize; 3] = [1, 3, 12];
 const SAMPLES: usize = 10;
 
 /// Verifies a model in all ways to run it, and in several processes. Returns the number of cases in which
@@ -51,7 +51,7 @@ where
         let mut checks = report.checks.iter();
         checks.find(|check| check.name == name).unwrap()
     };
-    let least = if most < 3 { 40 } else { 100 };
+    let least = if most < 3 { 30 } else { 80 };
     assert!(named("same bits").cases >= least, "{report}");
     assert_eq!(named("whole mini-batch").cases, MICRO_BATCHES.len());
     for name in ["same bits", "evaluation", "failed step", "memory"] {
