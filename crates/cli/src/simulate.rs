@@ -164,7 +164,9 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     asked.write(&schedule, &timeline)?;
     if let Some(path) = &asked.files.memory_svg {
         let limits = vec![asked.memory.device_memory; schedule.workers().len()];
-        output::write(path, &simulation.memory_to_svg(&[], &limits))?;
+        let costs = asked.costs_in_seconds(&schedule)?;
+        let picture = schedule.simulate(&costs)?.memory_to_svg(&[], &limits);
+        output::write(path, &picture)?;
     }
     steps.next();
     let report = || asked.report(&name, &schedule, &simulation);
@@ -519,6 +521,11 @@ impl SimulateFlags {
 
     /// What happens when, in real milliseconds.
     fn timeline(&self, schedule: &Schedule) -> Result<Timeline, CliError> {
+        let costs = self.costs_in_seconds(schedule)?;
+        Ok(schedule.simulate(&costs)?.timeline())
+    }
+
+    fn costs_in_seconds(&self, schedule: &Schedule) -> Result<Costs, CliError> {
         let mut costs = self.costs(schedule)?;
         for stage in &mut costs.stages {
             stage.forward *= MILLISECOND;
@@ -530,7 +537,7 @@ impl SimulateFlags {
             link.latency *= MILLISECOND;
             link.bandwidth /= MILLISECOND;
         }
-        Ok(schedule.simulate(&costs)?.timeline())
+        Ok(costs)
     }
 
     fn write(&self, schedule: &Schedule, timeline: &Timeline) -> Result<(), CliError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ::svg::{
     Node,
-    node::element::{Group, Path, path::Data},
+    node::element::{Group, Path, Style, path::Data},
 };
 
 use crate::{
@@ -23,6 +23,9 @@ const PITCH: f64 = LANE_HEIGHT + 16.0;
 const LANE_X: f64 = 120.0;
 /// Right of the lanes: the peak.
 const LANE_WIDTH: f64 = WIDTH - LANE_X - 184.0;
+/// Only in this picture. The colours are seen on light and dark pages.
+const LIMIT: &str = ".limit { stroke: #768390; stroke-width: 1.5; stroke-dasharray: 6 4; } \
+    .over.limit { stroke: #e5534b; }";
 /// From the lowest to the highest, with the class of its colour.
 const ITEMS: [(&str, &str); 4] = [
     ("update", "always kept"),
@@ -91,7 +94,7 @@ impl Simulation<'_> {
         let length = Duration::try_from_secs_f64(self.step_time()).unwrap_or_default();
         axis::draw(&mut body, (LANE_X, end), LANE_WIDTH, length);
         let page = empty_page(end + axis::HEIGHT).set("aria-label", title);
-        page.add(body).to_string()
+        page.add(Style::new(LIMIT)).add(body).to_string()
     }
 }
 
