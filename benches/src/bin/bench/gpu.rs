@@ -183,14 +183,7 @@ impl Gpu<'_> {
             Some((_, Ok(measured))) => batch as f64 / measured.costs.seconds.median(),
             _ => f64::NAN,
         };
-        let is_measured = |index: usize| index < self.peers().len();
-        let of_peer = |index| {
-            if is_measured(index) {
-                rate(index)
-            } else {
-                f64::NAN
-            }
-        };
+        let of_peer = |index| self.peers().get(index).map_or(f64::NAN, |_| rate(index));
         let [eager, compiled] = [0, 1].map(of_peer);
         for (index, (who, measured)) in found.iter().enumerate() {
             let own = rate(index);

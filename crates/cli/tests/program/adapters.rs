@@ -1,6 +1,6 @@
 //! Graphics adapters, where the program is built for them.
 //!
-//! Where there is none, these tests do nothing and say so; with `STOVEPIPE_GPU=wgpu` that is a failure.
+//! Where there is none, these tests are skipped, or fail if `STOVEPIPE_GPU=wgpu`.
 
 use std::env;
 

@@ -94,31 +94,23 @@ impl Slots {
         let of_row = |row: &Row| {
             let period = |number: usize| {
                 let [from, to] = [0, 1].map(|ends| row.index(middle + PERIOD * (number + ends)));
-                (from, to)
+                from..to
             };
-            let in_period = |number: usize| {
-                let (from, to) = period(number);
-                let actions = row.0[from..to]
-                    .iter()
-                    .map(|(slot, action)| (slot - PERIOD * number, action));
-                actions
-                    .map(|(slot, action)| {
-                        (slot, action.stage, action.pass, action.micro_batch - number)
-                    })
-                    .collect::<Vec<_>>()
-            };
-            let is_steady = [1, 2]
-                .iter()
-                .all(|&number| in_period(number) == in_period(0));
-            let (from, to) = period(0);
+            let first = period(0);
+            let is_steady = [1, 2].iter().all(|&number| {
+                let passes = row.0[first.clone()].iter();
+                let expected =
+                    passes.map(|(slot, action)| (slot + PERIOD * number, later(action, number)));
+                row.0[period(number)].iter().copied().eq(expected)
+            });
             let all = row.0.iter().map(|(_, action)| action);
             let again = (0..=more).flat_map(|by| {
-                row.0[from..to]
+                row.0[first.clone()]
                     .iter()
                     .map(move |(_, action)| later(action, by))
             });
-            let before = all.clone().take(from).copied();
-            let after = all.skip(to).map(|action| later(action, more));
+            let before = all.clone().take(first.start).copied();
+            let after = all.skip(first.end).map(|action| later(action, more));
             is_steady.then(|| before.chain(again).chain(after).flat_map(halves).collect())
         };
         self.rows.iter().map(of_row).collect()
@@ -193,14 +185,25 @@ impl Slots {
     }
 
     fn limit_to_now(&mut self) {
-        self.limit = self.rows.iter().map(Row::most_held).max().unwrap_or(0);
+        self.limit = self
+            .rows
+            .iter()
+            .flat_map(Row::held)
+            .map(|(_, [_, after])| after)
+            .max()
+            .unwrap_or(0);
     }
 
     /// Moves each pass that begins in a chosen slot to the earliest free one after what it depends on, if its
     /// worker then holds no more than the limit.
     fn move_earlier(&mut self, is_chosen: impl Fn(usize) -> bool) {
         // As passes come in order of time, those before a pass have only moved among themselves.
-        let held: Vec<_> = self.rows.iter().map(Row::held_before).collect();
+        let before = |row: &Row| {
+            row.held()
+                .map(|(slot, [before, _])| (slot, before))
+                .collect()
+        };
+        let held: Vec<HashMap<_, _>> = self.rows.iter().map(before).collect();
         for action in self.chosen(is_chosen) {
             let (begin, limit) = (self.begin(action), self.limit);
             let mut from = self.ready(action);
@@ -269,32 +272,17 @@ impl Row {
         self.0.partition_point(|&(begin, _)| begin < slot)
     }
 
-    fn most_held(&self) -> usize {
-        let (mut held, mut most) = (0, 0);
-        for (_, action) in &self.0 {
+    /// What the worker holds before and after each pass, with the slot in which it begins.
+    fn held(&self) -> impl Iterator<Item = (usize, [usize; 2])> {
+        self.0.iter().scan(0, |held, &(slot, action)| {
+            let before = *held;
             match action.pass {
-                Pass::Forward => held += 1,
-                pass if frees(pass) => held -= 1,
+                Pass::Forward => *held += 1,
+                pass if frees(pass) => *held -= 1,
                 _ => {}
             }
-            most = most.max(held);
-        }
-        most
-    }
-
-    /// What the worker holds just before each pass, by the slot in which it begins.
-    fn held_before(&self) -> HashMap<usize, usize> {
-        let mut held = 0;
-        let before = |&(slot, action): &(usize, Action)| {
-            let before = held;
-            match action.pass {
-                Pass::Forward => held += 1,
-                pass if frees(pass) => held -= 1,
-                _ => {}
-            }
-            (slot, before)
-        };
-        self.0.iter().map(before).collect()
+            Some((slot, [before, *held]))
+        })
     }
 
     /// The first slot from which on, until `end`, the worker holds less than the limit, given what it holds just
