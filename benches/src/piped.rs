@@ -154,7 +154,7 @@ impl PipedSettings {
             machine: &Machine::uniform(workers),
             devices: &(0..workers).collect::<Vec<_>>(),
             schedule: &schedule,
-            recompute: self.recompute,
+            recompute: &self.recompute,
             weights: self.weights(),
             state: OptimizerState(2),
             bucket: BUCKET,
@@ -227,7 +227,7 @@ impl<L: Classifier> Piped<L> {
             .devices(plan.placed(schedule.workers().len())?)
             .balance(Balance::Layers(plan.cut.clone()))
             .micro_batches(plan.micro_batches)
-            .recompute(plan.recompute)
+            .recompute(plan.recompute.clone())
             .threads_per_stage(plan.threads)
             .precision(plan.precision)
             .bucket(plan.bucket)

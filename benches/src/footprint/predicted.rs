@@ -91,7 +91,7 @@ impl Predictor {
             machine: &Machine::uniform(devices),
             devices: &(0..devices).collect::<Vec<_>>(),
             schedule: &case.schedule()?,
-            recompute: case.strategy.recompute(),
+            recompute: &case.strategy.recompute(),
             weights: WeightPolicy::default(),
             state: case.settings().optimizer_state(),
             bucket: BUCKET,

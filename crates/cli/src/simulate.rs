@@ -5,9 +5,10 @@ use std::{cell::RefCell, path::PathBuf, process::ExitCode};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Value, json};
 use stovepipe::{
+    plan::{BUCKET, LayerProfile, Machine, OptimizerState, Profile, Setup},
     schedule::{
-        Costs, Link, Recompute, Rule, RuleOptions, Schedule, Scheduler, Simulation, StageCosts,
-        StageMemory, Timeline, UnknownRule, WeightPolicy, count, format_bytes,
+        Costs, Link, Recompute, Rule, RuleOptions, Schedule, Scheduler, Segments, Simulation,
+        StageCosts, StageMemory, Timeline, UnknownRule, WeightPolicy, count, format_bytes,
     },
     train::{run::show_count, settings::free_memory},
 };
@@ -59,9 +60,12 @@ struct SimulateFlags {
     /// Workers that share each stage and take its micro-batches in turn (pipedream, 1f1b)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     replicas: Vec<usize>,
-    /// Micro-batches whose forward pass is recomputed: never, except-last, always
-    #[arg(long, value_name = "MODE", default_value_t = Recompute::Never)]
+    /// What is recomputed: never, except-last, always, or layers (0-3,7-9)
+    #[arg(long, value_name = "MODE|LAYERS", default_value_t = Recompute::Never)]
     recompute: Recompute,
+    /// Equal layers of each stage; or one number for each (--recompute 0-3)
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    layers: Vec<usize>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -226,6 +230,7 @@ impl SimulateFlags {
             check(setting, value, zero_or_more, "at least 0")?;
         }
         let never = self.recompute == Recompute::Never;
+        let has_segments = matches!(self.recompute, Recompute::Segments(_));
         let has_chunks = rule.is_some_and(Rule::takes_chunks);
         let is_synchronous = rule.is_some_and(Rule::is_synchronous);
         let idle = [
@@ -244,6 +249,7 @@ impl SimulateFlags {
             ("message", times.bandwidth.is_none(), "without --bandwidth"),
             ("bandwidth", times.message == 0.0, "without --message"),
             ("input-memory", never, "without --recompute"),
+            ("layers", !has_segments, "without layers in --recompute"),
             ("memory-svg", memory.memory.is_empty(), "without --memory"),
             (
                 "device-memory",
@@ -383,6 +389,7 @@ impl SimulateFlags {
             Ok(StageCosts {
                 forward,
                 quiet: forward,
+                again: forward,
                 input: of_stage("--backward", &self.times.backward, stage)?,
                 weight: of_stage("--weight", &self.times.weight, stage)?,
                 output: self.times.message,
@@ -390,22 +397,92 @@ impl SimulateFlags {
                     fixed: of_stage("--fixed-memory", &[self.memory.fixed_memory], stage)?,
                     input: self.memory.input_memory,
                     activations,
+                    rerun: activations,
                     context: activations,
-                    version: 0.0,
+                    ..StageMemory::default()
                 },
                 ..StageCosts::default()
             })
         };
-        Ok(Costs {
+        let mut costs = Costs {
             stages: (0..stages).map(stage).collect::<Result<_, CliError>>()?,
             links: vec![Link {
                 latency: self.times.send,
                 bandwidth: self.times.bandwidth.unwrap_or(f64::INFINITY) * MILLISECOND,
             }],
-            recompute: self.recompute,
+            recompute: self.recompute.clone(),
             speeds: Vec::new(),
             weights: self.policy(),
-        })
+        };
+        if let Recompute::Segments(segments) = &self.recompute {
+            self.recompute_layers(schedule, &mut costs, segments)?;
+        }
+        Ok(costs)
+    }
+
+    /// Changes the costs of stages whose layers, which are equal, are recomputed in part.
+    fn recompute_layers(
+        &self,
+        schedule: &Schedule,
+        costs: &mut Costs,
+        segments: &Segments,
+    ) -> Result<(), CliError> {
+        let stages = costs.stages.len();
+        let balance = match &self.layers[..] {
+            [all] => vec![*all; stages],
+            each if each.len() == stages => each.to_vec(),
+            each => {
+                return Err(usage!(
+                    "--layers has {}: give one for all stages, or one for each of {}",
+                    count(each.len(), "number"),
+                    count(stages, "stage")
+                ));
+            }
+        };
+        if balance.contains(&0) {
+            return Err(usage!("--layers is 0: a stage has at least one layer"));
+        }
+        segments
+            .check(balance.iter().sum())
+            .map_err(|error| usage!("{error} (--layers)"))?;
+        let input = self.memory.input_memory;
+        let layers = costs
+            .stages
+            .iter()
+            .zip(&balance)
+            .flat_map(|(stage, &count)| {
+                let share = |all: f64| all / count as f64;
+                let layer = LayerProfile {
+                    forward: share(stage.forward),
+                    backward: share(stage.input + stage.weight),
+                    output: input as u64,
+                    kept: Some(share((stage.memory.activations - input).max(0.0)) as u64),
+                    ..LayerProfile::default()
+                };
+                vec![layer; count]
+            });
+        let workers = schedule.workers().len();
+        let setup = Setup {
+            profiles: &[Profile {
+                samples: 1,
+                input: input as u64,
+                layers: layers.collect(),
+            }],
+            machine: &Machine::uniform(workers),
+            devices: &(0..workers).collect::<Vec<_>>(),
+            schedule,
+            recompute: &self.recompute,
+            weights: self.policy(),
+            state: OptimizerState::default(),
+            bucket: BUCKET,
+        };
+        let by_layer = setup.costs(&balance)?;
+        for (stage, found) in costs.stages.iter_mut().zip(by_layer.stages) {
+            (stage.quiet, stage.again, stage.late) = (found.quiet, found.again, found.late);
+            let (memory, found) = (&mut stage.memory, found.memory);
+            (memory.input, memory.kept, memory.rerun) = (found.input, found.kept, found.rerun);
+        }
+        Ok(())
     }
 
     fn policy(&self) -> WeightPolicy {
@@ -530,6 +607,8 @@ impl SimulateFlags {
         for stage in &mut costs.stages {
             stage.forward *= MILLISECOND;
             stage.quiet *= MILLISECOND;
+            stage.again *= MILLISECOND;
+            stage.late *= MILLISECOND;
             stage.input *= MILLISECOND;
             stage.weight *= MILLISECOND;
         }

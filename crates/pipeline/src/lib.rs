@@ -45,7 +45,7 @@ pub use model::{
 };
 pub use stovepipe_collective::AllReduce;
 pub use stovepipe_runtime::StopHandle;
-pub use stovepipe_schedule::Recompute;
+pub use stovepipe_schedule::{Recompute, Segments};
 
 /// Devices: their names, what they support, and how fast they are.
 pub mod device {
@@ -79,7 +79,7 @@ pub mod error {
         },
     };
     pub use stovepipe_comm::ProcessError;
-    pub use stovepipe_schedule::UnknownRecompute;
+    pub use stovepipe_schedule::{SegmentsError, UnknownRecompute};
 }
 
 /// The trait without its derive, for the facade, which has its own derive.

@@ -207,7 +207,7 @@ impl Case {
             machine: &machine,
             devices: &(0..devices).collect::<Vec<_>>(),
             schedule: &scheduler.schedule(stages, micro_batches)?,
-            recompute: Recompute::Never,
+            recompute: &Recompute::Never,
             weights: WeightPolicy::default(),
             state: OptimizerState(2),
             bucket: BUCKET,

@@ -5,10 +5,12 @@
 //! without simulating cuts that cannot be better. [`shape`] predicts the cost of a cut by simulating a
 //! step. [`verdict`] compares the best candidates.
 
+mod by_layer;
 mod candidate;
 mod coarse;
 mod cuts;
 mod error;
+mod recomputed;
 mod request;
 mod setup;
 mod shape;
@@ -17,11 +19,12 @@ mod verdict;
 
 use std::collections::BTreeMap;
 
-use stovepipe_schedule::Rule;
+use stovepipe_schedule::{Recompute, Rule};
 
 use crate::Profile;
 use coarse::Coarse;
 use cuts::{Budget, Found};
+use recomputed::Choices;
 use shape::ProfiledModel;
 use shapes::ShapeRequest;
 
@@ -44,26 +47,40 @@ impl PlanRequest<'_> {
     /// samples, a cost is out of range, or no candidate fits.
     pub fn plan(&self) -> Result<Plan, PlanError> {
         self.check()?;
-        let mut budget = Budget::FULL;
-        let coarse = Coarse::new(self.profile);
+        let mut budgets = [false, true].map(Budget::full);
+        let coarse = Coarse::new(self.profile, !self.names_layers());
         let model = |&count: &usize| (count, self.model(&coarse.profile, count));
+        let mut choices = BTreeMap::<usize, Choices>::new();
         let models: BTreeMap<_, _> = self.micro_batches.iter().map(model).collect();
         let mut shapes: Vec<_> = (models.iter())
             .flat_map(|(&count, model)| shapes::shapes(self, count, model.layers()))
             .map(|shape| (shape.bound(&models[&shape.micro_batches]), shape))
             .collect();
-        // The most promising first: they may rule out the others.
-        shapes.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut found = BTreeMap::<(Rule, u8), Found>::new();
+        // The most promising first: they may rule out the others. What is chosen by layer comes last, and only
+        // counts if it beats all others.
+        let by_layer = |shape: &ShapeRequest| shape.is_by_layer();
+        shapes.sort_by(|a, b| {
+            by_layer(&a.1)
+                .cmp(&by_layer(&b.1))
+                .then(a.0.total_cmp(&b.0))
+        });
+        let mut found = BTreeMap::<(Rule, String), Found>::new();
+        let mut best = f64::INFINITY;
         for (number, (bound, request)) in shapes.iter().enumerate() {
             let group = found.entry(request.group()).or_default();
+            if request.is_by_layer() {
+                group.limit = best;
+            }
             if group.is_hopeless(*bound) {
                 continue;
             }
             let schedule = request.schedule()?;
             let model = &models[&request.micro_batches];
             let shape = request.shape(model, &schedule)?;
-            cuts::search(&shape, number, group, &mut budget)?;
+            let budget = &mut budgets[usize::from(request.is_by_layer())];
+            let choices = choices.entry(request.micro_batches).or_default();
+            cuts::search(&shape, number, group, (budget, choices))?;
+            best = best.min(group.fastest());
         }
         let refine =
             |number: usize, forecast| self.refine(shapes[number].1.clone(), forecast, &coarse);
@@ -75,7 +92,7 @@ impl PlanRequest<'_> {
                 (None, None) => {}
             }
         }
-        let exact = budget.exact && coarse.is_whole();
+        let exact = budgets.iter().all(|budget| budget.exact) && coarse.is_whole();
         verdict::conclude(self.machine, fitting, misfits, exact)
     }
 
@@ -96,6 +113,12 @@ impl PlanRequest<'_> {
         }
     }
 
+    /// Whether layers are named that are to be recomputed: then none may be joined.
+    fn names_layers(&self) -> bool {
+        let mut modes = self.recompute.iter();
+        modes.any(|mode| matches!(mode, Recompute::Segments(_)))
+    }
+
     fn model(&self, profile: &Profile, micro_batches: usize) -> ProfiledModel<'_> {
         let profile = profile.for_samples(self.mini_batch.div_ceil(micro_batches));
         ProfiledModel::new([profile], self.machine, self.state, self.bucket)
@@ -114,8 +137,9 @@ impl PlanRequest<'_> {
         let model = self.model(self.profile, request.micro_batches);
         let schedule = request.schedule()?;
         let shape = request.shape(&model, &schedule)?;
-        let same = shape.forecast(&coarse.balance(&forecast.balance))?;
-        let finer = shape.forecast(&shape.balanced_cut()?)?;
+        let recompute = coarse.recompute(&forecast.recompute);
+        let same = shape.forecast(&coarse.balance(&forecast.balance), &recompute)?;
+        let finer = shape.forecast(&shape.balanced_cut()?, &recompute)?;
         let fits = |forecast| shape.misfit(forecast).is_none();
         let is_better = finer.step_time < same.step_time && fits(&finer) >= fits(&same);
         let forecast = if is_better { finer } else { same };

@@ -54,7 +54,7 @@ impl Pass {
     }
 
     /// Whether the previous stage waits for its result.
-    pub(crate) const fn sends_gradient(self) -> bool {
+    pub const fn sends_gradient(self) -> bool {
         matches!(self, Self::Backward | Self::InputGradient)
     }
 }

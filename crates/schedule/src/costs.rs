@@ -27,7 +27,7 @@ pub struct Costs {
     pub stages: Vec<StageCosts>,
     /// Between each stage and the next, or a single one for all.
     pub links: Vec<Link>,
-    /// Which forward passes are recomputed.
+    /// Which micro-batches are recomputed. Which of their layers are, costs say.
     pub recompute: Recompute,
     /// The speed of each worker, for replicas on unequal devices: the times of its passes and updates are
     /// divided by it. If empty, all are 1.
@@ -41,8 +41,12 @@ pub struct Costs {
 pub struct StageCosts {
     /// Seconds of a forward pass that keeps its activations.
     pub forward: f64,
-    /// Seconds of a forward pass that keeps only its input, to be recomputed later.
+    /// Seconds of the forward pass of a micro-batch that is recomputed later.
     pub quiet: f64,
+    /// Seconds that are run again before the gradient arrives: of the last layers that are recomputed.
+    pub again: f64,
+    /// Seconds that are run again after the gradient has arrived: of other layers.
+    pub late: f64,
     /// Seconds of the input gradient.
     pub input: f64,
     /// Seconds of the weight gradients.
@@ -76,10 +80,14 @@ pub struct StageMemory {
     pub fixed: f64,
     /// One more version of the weights, under asynchronous schedules.
     pub version: f64,
-    /// The input of a micro-batch that will be recomputed.
-    pub input: f64,
     /// The activations of a micro-batch, from its forward pass to its input gradient.
     pub activations: f64,
+    /// What a micro-batch keeps instead that will be recomputed: the inputs of the layers that are,
+    pub input: f64,
+    /// and the activations of those that are not.
+    pub kept: f64,
+    /// The most activations that such a micro-batch has during its backward pass.
+    pub rerun: f64,
     /// What the weight gradients of a micro-batch need, after its input gradient.
     pub context: f64,
 }
@@ -122,6 +130,7 @@ impl Costs {
         let stage = StageCosts {
             forward,
             quiet: forward,
+            again: forward,
             input,
             weight,
             ..StageCosts::default()
@@ -194,19 +203,23 @@ const MOST: f64 = 1e30;
 const LEAST_SPEED: f64 = 1e-30;
 
 impl StageCosts {
-    fn numbers(&self) -> [(&'static str, f64); 11] {
+    fn numbers(&self) -> [(&'static str, f64); 15] {
         let Self { memory, .. } = self;
         [
             ("forward", self.forward),
             ("quiet forward", self.quiet),
+            ("recomputation", self.again),
+            ("late recomputation", self.late),
             ("input gradient", self.input),
             ("weight gradient", self.weight),
             ("update", self.update),
             ("output", self.output),
             ("fixed memory", memory.fixed),
             ("memory of a version", memory.version),
-            ("memory of an input", memory.input),
             ("memory of activations", memory.activations),
+            ("memory of an input", memory.input),
+            ("memory of kept activations", memory.kept),
+            ("memory of a recomputation", memory.rerun),
             ("memory of a context", memory.context),
         ]
     }

@@ -210,17 +210,19 @@ impl Simulation<'_> {
         if is_kept || !action.pass.sends_gradient() {
             return 0.0;
         }
-        self.costs.stages[action.stage].forward / self.costs.speed(worker)
+        self.costs.stages[action.stage].again / self.costs.speed(worker)
     }
 
     /// Seconds of an action, without a recomputation before it.
     fn length(&self, worker: usize, action: Action) -> f64 {
         let costs = &self.costs.stages[action.stage];
+        let is_kept = self.kept[action.stage][action.micro_batch];
+        let late = if is_kept { 0.0 } else { costs.late };
         let seconds = match action.pass {
-            Pass::Forward if self.kept[action.stage][action.micro_batch] => costs.forward,
+            Pass::Forward if is_kept => costs.forward,
             Pass::Forward => costs.quiet,
-            Pass::Backward => costs.input + costs.weight,
-            Pass::InputGradient => costs.input,
+            Pass::Backward => late + costs.input + costs.weight,
+            Pass::InputGradient => late + costs.input,
             Pass::WeightGradient => costs.weight,
             Pass::Update => costs.update,
         };

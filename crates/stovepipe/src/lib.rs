@@ -80,7 +80,7 @@ pub mod prelude {
     pub use stovepipe_pipeline::{
         Balance, Batch, BuildError, Context, CrossEntropy, KeyedRng, Layer, LayerError, MeanOf,
         Measured, NamedDevice, Objective, Pipeline, Precision, Profiler, Progress, Recompute,
-        Replicated, SkipUse, Step, StepError, StopHandle, measure::Profile,
+        Replicated, Segments, SkipUse, Step, StepError, StopHandle, measure::Profile,
     };
     pub use stovepipe_schedule::{
         GPipe, Interleaved, OneForwardOneBackward, Schedule, Scheduler, VHalf, VMin,

@@ -5,7 +5,7 @@ use std::fmt;
 use stovepipe_pipeline::{BuildError, LayerError, StepError, error::ProcessError};
 use stovepipe_schedule::{Recompute, Rule, ScheduleError, Scheduler};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) rule: Rule,
     /// Of each replica.

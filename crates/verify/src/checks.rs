@@ -90,7 +90,7 @@ where
         for case in cases {
             let run = |case: &Case, held: &mut Vec<_>| {
                 let (snapshot, stages) = self.run(case)?;
-                held.push((*case, stages));
+                held.push((case.clone(), stages));
                 Ok(snapshot)
             };
             let found = run(case, &mut held);
@@ -193,7 +193,8 @@ where
         let mut check = Check::new("replicas", compared, REPLICATED);
         let few = self.processes.size() + 1;
         let chosen = cases.iter().filter(|case| {
-            (case.rule, case.recompute) == (Rule::OneForwardOneBackward, Recompute::Never)
+            case.rule == Rule::OneForwardOneBackward
+                && case.recompute == Recompute::Never
                 && case.workers <= few
         });
         for case in chosen.filter(|case| case.micro_batches >= REPLICAS[0]) {
@@ -202,7 +203,10 @@ where
                 .into_iter()
                 .filter(|own| *own <= case.micro_batches)
             {
-                let case = Case { replicas, ..*case };
+                let case = Case {
+                    replicas,
+                    ..case.clone()
+                };
                 let found = self.run(&case).map(|(found, _)| found);
                 check.compare(&self.processes, &case, &found, &expected)?;
             }

@@ -96,7 +96,7 @@ where
             1 => builder.schedule(case.rule),
             replicas => builder.schedule(DataParallel::equal(case.rule, replicas)),
         };
-        let builder = self.with_settings(builder, case.micro_batches, case.recompute);
+        let builder = self.with_settings(builder, case.micro_batches, case.recompute.clone());
         match processes.of_workers(workers) {
             Some(comm) => builder.communicator(comm.clone()).build(),
             None => builder.build(),

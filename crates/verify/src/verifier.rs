@@ -1,11 +1,11 @@
 //! Runs all checks on a model.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use burn::{module::Module, tensor::Device};
 use stovepipe_comm::Communicator;
 use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Pipeline, Recompute, Step, StepError};
-use stovepipe_schedule::{Rule, Scheduler};
+use stovepipe_schedule::{Rule, Scheduler, Segments};
 
 use crate::{
     case::Case,
@@ -263,6 +263,14 @@ where
     fn all_cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         let most = self.stages.last().copied().unwrap_or(0);
+        let layers = self.subject.layers.len();
+        // Segments are tried with one number of micro-batches.
+        let few = self
+            .micro_batches
+            .iter()
+            .nth(self.micro_batches.len() / 2)
+            .copied()
+            .unwrap_or(0);
         for &micro_batches in &self.micro_batches {
             for workers in self.subject.processes.size()..=most {
                 let mut seen = Vec::new();
@@ -274,18 +282,39 @@ where
                         continue;
                     }
                     seen.push(schedule);
-                    cases.extend(Recompute::ALL.map(|recompute| Case {
+                    let modes = Recompute::MODES.into_iter();
+                    let by_layer =
+                        (micro_batches == few).then(|| some_segments(layers, cases.len() as u64));
+                    let all = modes.chain(by_layer.flatten());
+                    let case = |recompute| Case {
                         rule,
                         workers,
                         replicas: 1,
                         micro_batches,
                         recompute,
-                    }));
+                    };
+                    cases.extend(all.map(case).collect::<Vec<_>>());
                 }
             }
         }
         cases
     }
+}
+
+/// Layers by chance: each keeps its activations, or begins a segment, or belongs to the one before.
+fn some_segments(layers: usize, seed: u64) -> Option<Recompute> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let mut random = seed;
+    for layer in 0..layers {
+        // Numerical Recipes, 2nd edition, 1992, section 7.1.
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) & 0xffff_ffff;
+        match ((random >> 16) % 3, runs.last_mut()) {
+            (0, _) => {}
+            (1, Some(last)) if last.end == layer => last.end += 1,
+            _ => runs.push(layer..layer + 1),
+        }
+    }
+    Segments::new(runs).ok().map(Recompute::Segments)
 }
 
 /// The first half of the samples, or all if there are fewer than two.

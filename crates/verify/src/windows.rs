@@ -61,7 +61,7 @@ impl fmt::Display for WindowCase {
             true => format!("{} stages", self.replicas.len()),
             false => format!("stages of {:?} replicas", self.replicas),
         };
-        let (n, recompute) = (self.micro_batches, self.recompute);
+        let (n, recompute) = (self.micro_batches, self.recompute.clone());
         write!(
             f,
             "pipedream, {policy}, {stages}, {n} micro-batch{es}, recompute {recompute}"
@@ -156,7 +156,7 @@ where
             .devices(vec![self.device.clone(); workers])
             .schedule(case.scheduler())
             .weight_policy(case.policy);
-        let builder = self.with_settings(builder, case.micro_batches, case.recompute);
+        let builder = self.with_settings(builder, case.micro_batches, case.recompute.clone());
         Ok(builder.build()?)
     }
 

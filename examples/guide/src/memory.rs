@@ -11,12 +11,12 @@ use crate::{
 pub fn main() -> Result<(), Failure> {
     let device = Device::flex();
     let (images, labels) = digits(64, &device)?;
-    for recompute in Recompute::ALL {
+    for recompute in Recompute::MODES {
         let pipeline = Pipeline::builder(Model::new(&device).into_layers())
             .devices([device.clone(), device.clone()])
             .schedule(GPipe)
             .micro_batches(8)
-            .recompute(recompute)
+            .recompute(recompute.clone())
             .build()?;
         let step = pipeline.train_step((images.clone(), labels.clone()), &CrossEntropy::new())?;
         println!("recompute {recompute}");

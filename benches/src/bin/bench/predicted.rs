@@ -41,7 +41,7 @@ fn compare(model: &dyn BenchModel, m: usize, rounds: usize) -> Result<ReportTabl
     let (profile, alone) = (model.profile(WORKERS)?, model.profile(0)?);
     let mut predictions = Vec::new();
     for schedule in [Rule::GPipe, Rule::OneForwardOneBackward] {
-        for recompute in Recompute::ALL {
+        for recompute in Recompute::MODES {
             let mut plan = PipedSettings {
                 schedule,
                 recompute,
@@ -104,7 +104,7 @@ fn replayed(model: &dyn BenchModel, plan: &PipedSettings, rounds: usize) -> Resu
         }
     }
     let mut costs = Costs::uniform(WORKERS, 0.0, 0.0, 0.0);
-    costs.recompute = plan.recompute;
+    costs.recompute = plan.recompute.clone();
     for (costs, passes) in costs.stages.iter_mut().zip(&stages) {
         costs.forward = mean(&passes.forward);
         costs.quiet = mean(&passes.quiet);

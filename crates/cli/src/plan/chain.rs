@@ -13,7 +13,10 @@ use stovepipe::{
     },
 };
 
-use super::{flags::PlanFlags, without_flush::WithoutFlush};
+use super::{
+    flags::{PlanFlags, RecomputeChoice},
+    without_flush::WithoutFlush,
+};
 use crate::{
     error::{CliError, usage},
     files::{PlanFile, PlannedTraining, Prediction},
@@ -51,7 +54,9 @@ pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(
         asked.rules.clone_from(&flags.schedules);
     }
     if !flags.recompute.is_empty() {
-        asked.recompute.clone_from(&flags.recompute);
+        asked.by_layer = flags.recompute.contains(&RecomputeChoice::ByLayer);
+        let fixed = flags.recompute.iter().filter_map(RecomputeChoice::fixed);
+        asked.recompute = fixed.cloned().collect();
     }
     let plan = asked.plan()?;
     let left_out = asked.left_out();
@@ -116,7 +121,7 @@ impl ChainReport<'_> {
                 } else {
                     usual.chunks
                 },
-                recompute: best.recompute,
+                recompute: best.forecast.recompute.clone(),
                 threads_per_stage: flags.threads_per_stage,
                 precision: flags.precision,
                 ..usual
@@ -206,7 +211,7 @@ impl ChainReport<'_> {
             0 => String::new(),
             pipelines => format!("{pipelines} replicas with shares {}, ", shares.join(",")),
         };
-        let (schedule, recompute) = (best.schedule, best.recompute);
+        let (schedule, recompute) = (best.schedule, &best.forecast.recompute);
         let sizes = format!("{workers}, {micro_batches} of {}", count(samples, "sample"));
         let _ = writeln!(
             text,
@@ -293,7 +298,7 @@ impl ChainReport<'_> {
             let candidate = &other.candidate;
             table.row(vec![
                 candidate.schedule.to_string(),
-                candidate.recompute.to_string(),
+                candidate.forecast.recompute.to_string(),
                 candidate.workers().to_string(),
                 candidate.micro_batches.to_string(),
                 output::seconds(candidate.forecast.step_time),
@@ -316,7 +321,7 @@ fn candidate(candidate: &Candidate) -> Value {
         "workers": candidate.workers(),
         "chunks": candidate.chunks,
         "micro_batches": candidate.micro_batches,
-        "recompute": candidate.recompute.to_string(),
+        "recompute": candidate.forecast.recompute.to_string(),
         "balance": candidate.forecast.balance,
         "replicas": candidate.replicas,
         "shares": candidate.shares,

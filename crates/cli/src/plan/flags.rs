@@ -1,12 +1,12 @@
 //! The flags of `plan`, and the machine that they describe.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, str::FromStr};
 
 use clap::Args;
 use stovepipe::{
     pipeline::Precision,
     plan::{DeviceSpec, LinkLevel, Machine, OptimizerState},
-    schedule::{Recompute, Rule, count},
+    schedule::{Recompute, Rule, UnknownRecompute, count, is_name},
 };
 
 use crate::{
@@ -22,6 +22,37 @@ const MOST_WORKERS: usize = 4096;
 const MACHINE: &str = "Machine";
 const CHOICE: &str = "What to choose from";
 const MEASURING: &str = "Measuring";
+
+/// What the planner may recompute.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RecomputeChoice {
+    /// The same for all layers.
+    Fixed(Recompute),
+    /// What is best, layer by layer.
+    ByLayer,
+}
+
+impl RecomputeChoice {
+    pub const BY_LAYER: &str = "by-layer";
+
+    pub fn fixed(&self) -> Option<&Recompute> {
+        match self {
+            Self::Fixed(recompute) => Some(recompute),
+            Self::ByLayer => None,
+        }
+    }
+}
+
+impl FromStr for RecomputeChoice {
+    type Err = UnknownRecompute;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match is_name(text, Self::BY_LAYER) {
+            true => Ok(Self::ByLayer),
+            false => text.parse().map(Self::Fixed),
+        }
+    }
+}
 
 #[derive(Clone, Debug, Args)]
 pub struct PlanFlags {
@@ -56,9 +87,9 @@ pub struct PlanFlags {
     /// Schedules; pipedream alone, to see what it would gain [default: all that give the result of one device]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
     pub schedules: Vec<Rule>,
-    /// Which micro-batches to recompute: always, except-last, never [default: the fastest that fits]
+    /// What to recompute: always, except-last, never, by-layer [default: the fastest that fits]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
-    pub recompute: Vec<Recompute>,
+    pub recompute: Vec<RecomputeChoice>,
     /// Let there be replicas of the whole pipeline, or of stages (1f1b)
     #[arg(long, help_heading = CHOICE)]
     pub replicas: bool,

@@ -426,13 +426,16 @@ impl<L: Layer> PipelineBuilder<L> {
         if self.micro_batches == 0 {
             return Err(BuildError::NoMicroBatches);
         }
+        if let Recompute::Segments(segments) = &self.recompute {
+            segments.check(layers)?;
+        }
         let (mut schedule, seats) = self.seats(stages)?;
         if schedule.is_asynchronous()
             && let Ok(window) = self.window(stages, UPDATES)
         {
             schedule = window;
         }
-        let options = (self.recompute, self.weight_policy, self.bucket);
+        let options = (&self.recompute, self.weight_policy, self.bucket);
         let cut = self.balance.cut_scheduled(layers, &schedule, options);
         Ok(StageLayout {
             cut: cut.map_err(named)?,
@@ -477,7 +480,7 @@ impl<L: Layer> PipelineBuilder<L> {
             machine: &measured.machine(self.devices.len()),
             devices: &(0..self.devices.len()).collect::<Vec<_>>(),
             schedule: &layout.schedule,
-            recompute: self.recompute,
+            recompute: &self.recompute,
             weights: self.weight_policy,
             state,
             bucket: self.bucket as u64,
@@ -597,19 +600,20 @@ impl<L: Layer> PipelineBuilder<L> {
             stage.cells = layers[stage.layers.clone()].iter().map(Cells::of).collect();
         }
         check_statistics(&stages)?;
-        let unkeyed = unkeyed::check(&layers, self.unkeyed_policy, self.recompute)?;
+        let unkeyed = unkeyed::check(&layers, self.unkeyed_policy, &self.recompute)?;
         let engine = Engine {
             processes: processes.clone(),
             transfers,
             reducers,
-            stages,
             schedules: Schedules {
                 scheduler: self.scheduler,
                 recompute: self.recompute,
+                layers: stages.iter().map(|stage| stage.layers.clone()).collect(),
                 seats,
                 workers: self.devices.len(),
                 known: HashMap::new().into(),
             },
+            stages,
             devices: self.devices,
             workers,
             micro_batches: self.micro_batches,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use stovepipe_collective::CollectiveError;
 use stovepipe_comm::{Peer, ProcessError};
 use stovepipe_plan::{CutError, PlanError};
-use stovepipe_schedule::{Action, ScheduleError, SpanKind, count};
+use stovepipe_schedule::{Action, ScheduleError, SegmentsError, SpanKind, count};
 use thiserror::Error;
 
 use crate::{
@@ -91,6 +91,9 @@ pub enum BuildError {
     /// The model cannot be cut with these costs.
     #[error(transparent)]
     Cut(#[from] CutError),
+    /// The model does not have the layers that are to be recomputed.
+    #[error(transparent)]
+    Segments(#[from] SegmentsError),
     /// A layer could not be measured.
     #[error(transparent)]
     Profile(#[from] ProfilerError),

@@ -85,6 +85,7 @@ impl<L: Layer> Pipeline<L> {
             actions: self.forward_actions(&turns, sizes.len()),
             versions: Vec::new(),
             recorded: Vec::new(),
+            segments: Vec::new(),
             turns,
         });
         let training = Training {

@@ -240,7 +240,7 @@ impl<L: Layer> Pipeline<L> {
         if let Some(refused) = refused {
             return Err(refused.into());
         }
-        let recompute = engine.schedules.recompute;
+        let recompute = &engine.schedules.recompute;
         unkeyed::check(self.layers(), engine.unkeyed_policy, recompute)?;
         let size = (updates, engine.micro_batches);
         let schedule = engine.schedules.of_window(size, engine.weight_policy)?;

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     iter,
+    ops::Range,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -19,7 +20,10 @@ pub(crate) struct StepSchedule {
     pub(crate) actions: Vec<Vec<Action>>,
     /// What each of these does with versions of the weights; nothing in a step.
     pub(crate) versions: Vec<Vec<VersionUse>>,
+    /// By stage and micro-batch, whether all activations are kept.
     pub(crate) recorded: Vec<Vec<bool>>,
+    /// The layers of each stage that are recomputed otherwise.
+    pub(crate) segments: Vec<Vec<Range<usize>>>,
     pub(crate) turns: Turns,
 }
 
@@ -41,6 +45,8 @@ impl StepSchedule {
 pub(crate) struct Schedules {
     pub(crate) scheduler: Arc<dyn Scheduler>,
     pub(crate) recompute: Recompute,
+    /// The layers of each stage.
+    pub(crate) layers: Vec<Range<usize>>,
     pub(crate) seats: Seats,
     pub(crate) workers: usize,
     pub(crate) known: Mutex<HashMap<usize, Arc<StepSchedule>>>,
@@ -95,10 +101,14 @@ impl Schedules {
         let stages = self.seats.stages();
         let actions = self.actions(schedule).ok_or(StepError::OtherWorkers)?;
         let recorded = (0..stages).map(|stage| self.recompute.kept(schedule, stage));
+        let layers = self.layers.iter().cloned();
         Ok(StepSchedule {
             actions,
             versions,
             recorded: recorded.collect(),
+            segments: layers
+                .map(|layers| self.recompute.segments(layers))
+                .collect(),
             turns: Turns((0..stages).map(|stage| turns(schedule, stage)).collect()),
         })
     }

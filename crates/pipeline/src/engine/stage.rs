@@ -22,7 +22,7 @@ use crate::{
         links::Links,
         message::{Arrived, Inbox, Message},
         numbers::{Numbers, NumbersRead, Place},
-        parts::{OutputUse, Parts},
+        parts::{MicroBatchLoss, OutputUse, Parts},
         record::Recorder,
         reduction::Reduction,
         report::{Held, StageReport},
@@ -31,7 +31,10 @@ use crate::{
         shared::Shared,
         skips::{SkipGradients, SkipValues, StageSkips},
         statistics::{self, Cells, Momenta, Statistics},
-        tape::{self, BackwardScope, Head, LossAndScores, PassContext, StageValues, Tape},
+        tape::{
+            self, AuxiliaryLosses, BackwardScope, Head, LossAndScores, LossFn, PassContext,
+            Recorded, Run, StageValues, Tape,
+        },
         values::{self, FlowGradients},
         versions::{CopyOptions, Versions},
         window::StageUpdates,
@@ -142,8 +145,6 @@ pub(crate) struct StageStep<L: Layer> {
     versions: Versions<L>,
     /// Of micro-batches that are under way.
     sides: HashMap<usize, L::Side>,
-    /// Kept for a recomputation.
-    inputs: HashMap<usize, StageValues<L>>,
     tapes: HashMap<usize, Tape<L>>,
     /// For the second half of a backward pass, by layer.
     deferred: HashMap<usize, Vec<(usize, DeferredGradients)>>,
@@ -154,7 +155,7 @@ pub(crate) struct StageStep<L: Layer> {
     statistics: Vec<Statistics>,
     outputs: HashMap<usize, L::Output>,
     losses: HashMap<usize, Tensor<1>>,
-    auxiliary: HashMap<usize, Vec<Tensor<1>>>,
+    auxiliary: HashMap<usize, AuxiliaryLosses>,
     scores: HashMap<usize, Tensor<1>>,
     held: Held,
 }
@@ -191,7 +192,6 @@ impl<L: Layer> StageStep<L> {
             task,
             recorder,
             sides: HashMap::new(),
-            inputs: HashMap::new(),
             tapes: HashMap::new(),
             deferred: HashMap::new(),
             sums: Vec::new(),
@@ -220,7 +220,7 @@ impl<L: Layer> StageStep<L> {
             Pass::Forward => {
                 self.task.parts.wait_for(action.micro_batch, cancel)?;
                 // Copied before the wait, because it needs no input.
-                let modules = self.modules_to_record(action.micro_batch);
+                let modules = self.runs_to_record(action.micro_batch);
                 let input = self.receive_input(action, cancel)?;
                 self.recorder.running(action);
                 self.forward(action, input, modules).map_err(failed)
@@ -387,8 +387,12 @@ impl<L: Layer> StageStep<L> {
         let counted = self.statistics.iter().filter(|_| may_overflow);
         let counted = numbers.add_some(counted.map(Statistics::sum));
         let losses = numbers.add_all(self.losses);
-        let auxiliary = self.auxiliary.into_iter();
-        let auxiliary = numbers.add_all(auxiliary.map(|(index, own)| (index, Tensor::cat(own, 0))));
+        let auxiliary = self.auxiliary.into_iter().map(|(index, mut own)| {
+            own.sort_by_key(|&(layer, _)| layer);
+            let own = own.into_iter().map(|(_, loss)| loss);
+            (index, Tensor::cat(own.collect(), 0))
+        });
+        let auxiliary = numbers.add_all(auxiliary);
         let scores = numbers.add_all(self.scores);
         let numbers = numbers.read();
         let sum = |(index, place): (usize, Place)| (index, numbers.sum(&place));
@@ -489,20 +493,42 @@ impl<L: Layer> StageStep<L> {
         Ok(StageValues { flow, skips })
     }
 
-    /// Copies to record a forward pass on, if it is recorded.
-    fn modules_to_record(&mut self, micro_batch: usize) -> Option<Vec<L>> {
+    /// How the layers run forward, with copies to record on, if a backward pass follows.
+    fn runs_to_record(&mut self, micro_batch: usize) -> Option<Vec<Run<L>>> {
         let training = (self.task.training.as_ref()).filter(|training| !training.only_counts)?;
+        let (schedule, stage) = (&training.schedule, self.task.seat.stage);
         // A frozen stage keeps no tape, but records for the sake of auxiliary losses.
-        let recorded =
-            training.schedule.recorded[self.task.seat.stage][micro_batch] || self.is_frozen();
-        recorded.then(|| self.versions.of(micro_batch).copies.live().to_vec())
+        let is_whole = schedule.recorded[stage][micro_batch] || self.is_frozen();
+        let segments = if is_whole {
+            &[][..]
+        } else {
+            &schedule.segments[stage]
+        };
+        let all = self.task.stage.layers.clone();
+        let live = self.versions.of(micro_batch).copies.live();
+        let recorded = |layers: Range<usize>| {
+            let own = &live[layers.start - all.start..layers.end - all.start];
+            Run::Recorded(layers, own.to_vec())
+        };
+        let (mut runs, mut begin) = (Vec::new(), all.start);
+        for segment in segments {
+            if begin < segment.start {
+                runs.push(recorded(begin..segment.start));
+            }
+            runs.push(Run::Again(segment.clone()));
+            begin = segment.end;
+        }
+        if begin < all.end {
+            runs.push(recorded(begin..all.end));
+        }
+        Some(runs)
     }
 
     fn forward(
         &mut self,
         action: Action,
         input: StageValues<L>,
-        modules: Option<Vec<L>>,
+        runs: Option<Vec<Run<L>>>,
     ) -> Result<(), FailureCause> {
         let micro_batch = action.micro_batch;
         let inspect = (self.task.training.as_ref()).is_some_and(|training| training.inspect);
@@ -511,8 +537,8 @@ impl<L: Layer> StageStep<L> {
             return Err(FailureCause::NotFinite(cause));
         }
         self.find_momenta(action, &input)?;
-        let output = match modules {
-            Some(modules) => self.record(action, SpanKind::Forward, modules, input)?,
+        let output = match runs {
+            Some(runs) => self.record(action, runs, input)?,
             None => self.forward_without_tape(action, input)?,
         };
         (self.task.links).send_skips(&self.task.stage.skips, micro_batch, &output.skips);
@@ -528,7 +554,7 @@ impl<L: Layer> StageStep<L> {
         if is_frozen {
             self.tapes.remove(&micro_batch);
         }
-        if !self.tapes.contains_key(&micro_batch) && !self.inputs.contains_key(&micro_batch) {
+        if !self.tapes.contains_key(&micro_batch) {
             self.sides.remove(&micro_batch);
         }
         Ok(())
@@ -558,16 +584,12 @@ impl<L: Layer> StageStep<L> {
         }
     }
 
-    /// Runs forward without a tape. In training, keeps the input for the recomputation.
+    /// Runs forward without a tape, where no backward pass follows.
     fn forward_without_tape(
         &mut self,
         action: Action,
         input: StageValues<L>,
     ) -> Result<StageValues<L>, FailureCause> {
-        if (self.task.training.as_ref()).is_some_and(|training| !training.only_counts) {
-            self.inputs.insert(action.micro_batch, input.clone());
-            self.held.inputs = self.held.inputs.max(self.inputs.len());
-        }
         let side = self.side(action.micro_batch)?;
         let watch = self.watch();
         let layers = self.versions.of(action.micro_batch).copies.quiet();
@@ -575,8 +597,6 @@ impl<L: Layer> StageStep<L> {
         let device = self.task.training.as_ref().map(|_| &self.task.stage.device);
         self.recorder.time(SpanKind::Forward, action, || {
             let output = tape::forward(layers, input, &pass, &watch)?;
-            // Otherwise Burn's record of these passes grows until the first backward pass: by 0.4 MB each
-            // for nine layers of AmoebaNet-D.
             device.into_iter().for_each(values::sweep);
             Ok(output)
         })
@@ -622,53 +642,100 @@ impl<L: Layer> StageStep<L> {
         Ok(())
     }
 
-    /// Runs forward with a tape, and the loss after it on the last stage.
+    /// Runs forward with a tape, and the loss after it on the last stage, unless that will be recomputed.
     fn record(
         &mut self,
         action: Action,
-        kind: SpanKind,
-        modules: Vec<L>,
+        runs: Vec<Run<L>>,
         input: StageValues<L>,
     ) -> Result<StageValues<L>, FailureCause> {
         let micro_batch = action.micro_batch;
-        let side = self.side(micro_batch)?;
-        let (part, index) = self.task.parts.of(micro_batch)?;
-        let Some(loss) = &part.outputs.loss else {
-            return Err(FailureCause::Internal("training without a loss"));
-        };
+        let (side, watch) = (self.side(micro_batch)?, self.watch());
+        let (loss, index) = loss_of(&self.task, micro_batch)?;
         let loss = |head, output| loss(index, head, output);
         let pass = pass_context(&self.task, micro_batch, &side)?;
-        let watch = self.watch();
-        let (mut recorded, main) = self.recorder.time(kind, action, || {
-            let mut recorded = tape::record(modules, input, &pass, &loss, &watch)?;
-            let main = if self.is_last() {
-                let output = recorded.output.flow.clone();
-                Some((recorded.tape).record_loss(output, &loss, (&pass, &watch))?)
-            } else {
-                None
-            };
+        let (is_last, layers) = (self.is_last(), self.task.stage.names.len());
+        let is_quiet = runs.iter().any(|run| matches!(run, Run::Again(_)));
+        let quiet = match is_quiet {
+            true => self.versions.of(micro_batch).copies.quiet(),
+            false => &[],
+        };
+        let (recorded, main) = self.recorder.time(SpanKind::Forward, action, || {
+            let mut recorded = tape::record((runs, quiet), input, &pass, &loss, &watch)?;
+            let mut main = None;
+            if is_last && recorded.tape.ends_recorded() {
+                let output = (recorded.output.flow.clone(), layers);
+                main = Some((recorded.tape).record_loss(output, &loss, (&pass, &watch))?);
+            }
+            // Otherwise Burn's record of passes without a tape grows until the first backward pass: by 0.4 MB
+            // each for nine layers of AmoebaNet-D.
+            if is_quiet {
+                values::sweep(&self.task.stage.device);
+            }
             Ok::<_, FailureCause>((recorded, main))
         })?;
-        self.keep_loss(micro_batch, main);
-        let auxiliary = std::mem::take(&mut recorded.auxiliary);
-        if !auxiliary.is_empty() {
-            self.auxiliary.insert(micro_batch, auxiliary);
-        }
-        self.tapes.insert(micro_batch, recorded.tape);
-        self.held.activations = self.held.activations.max(self.tapes.len());
-        Ok(recorded.output)
+        let Recorded {
+            output,
+            auxiliary,
+            tape,
+        } = recorded;
+        self.keep_tape(micro_batch, tape, (main, auxiliary));
+        Ok(output)
     }
 
-    /// Runs a forward pass again that was not recorded. It needs no gradient, so it does not wait for
-    /// one.
+    fn keep_tape(
+        &mut self,
+        micro_batch: usize,
+        tape: Tape<L>,
+        (main, auxiliary): (Option<LossAndScores>, AuxiliaryLosses),
+    ) {
+        self.keep_loss(micro_batch, main);
+        self.keep_auxiliary(micro_batch, auxiliary);
+        self.tapes.insert(micro_batch, tape);
+        let count =
+            |keeps: fn(&Tape<L>) -> bool| self.tapes.values().filter(|tape| keeps(tape)).count();
+        self.held.inputs = self.held.inputs.max(count(Tape::keeps_inputs));
+        self.held.activations = self.held.activations.max(count(Tape::keeps_activations));
+    }
+
+    fn keep_auxiliary(&mut self, micro_batch: usize, losses: AuxiliaryLosses) {
+        if !losses.is_empty() {
+            self.auxiliary
+                .entry(micro_batch)
+                .or_default()
+                .extend(losses);
+        }
+    }
+
+    /// Runs the last segment again. It needs no gradient, so it does not wait for one.
     fn recompute(&mut self, action: Action) -> Result<(), FailureCause> {
-        let Some(input) = self.inputs.remove(&action.micro_batch) else {
+        let micro_batch = action.micro_batch;
+        if !self.tapes.get(&micro_batch).is_some_and(Tape::keeps_inputs) {
+            return Ok(());
+        }
+        self.recorder.running(action);
+        let (side, watch) = (self.side(micro_batch)?, self.watch());
+        let Some(mut tape) = self.tapes.remove(&micro_batch) else {
             return Ok(());
         };
-        self.recorder.running(action);
-        let version = self.versions.of(action.micro_batch);
-        let modules = version.copies.again().to_vec();
-        self.record(action, SpanKind::Recompute, modules, input)?;
+        let (loss, index) = loss_of(&self.task, micro_batch)?;
+        let loss = |head, output| loss(index, head, output);
+        let pass = pass_context(&self.task, micro_batch, &side)?;
+        let needs_loss = self.is_last() && !tape.ends_recorded();
+        let layers = self.task.stage.names.len();
+        let again = self.versions.of(micro_batch).copies.again();
+        let results = self.recorder.time(SpanKind::Recompute, action, || {
+            let Some((output, auxiliary)) = tape.recompute_last(again, &pass, &loss, &watch)?
+            else {
+                return Ok((None, Vec::new()));
+            };
+            let mut main = None;
+            if needs_loss {
+                main = Some(tape.record_loss((output, layers), &loss, (&pass, &watch))?);
+            }
+            Ok::<_, FailureCause>((main, auxiliary))
+        })?;
+        self.keep_tape(micro_batch, tape, results);
         Ok(())
     }
 
@@ -688,7 +755,13 @@ impl<L: Layer> StageStep<L> {
         };
         let side = self.side(micro_batch)?;
         let pass = pass_context(&self.task, micro_batch, &side)?;
+        let (loss, index) = loss_of(&self.task, micro_batch)?;
+        let loss = |head, output| loss(index, head, output);
         let watch = self.watch();
+        let again = match tape.keeps_inputs() {
+            true => self.versions.of(micro_batch).copies.again(),
+            false => &[],
+        };
         let dtype = self.task.dtype;
         let accumulators = &mut self.accumulators;
         let is_last = self.last.contains(&action);
@@ -705,8 +778,17 @@ impl<L: Layer> StageStep<L> {
                     reduction.give(layer, module, accumulators[layer].grads());
                 }
             };
-            tape.backward(gradients, of_skips, (scope, &pass), accumulate, &watch)
+            let again = (again, &loss as &LossFn<'_, L>);
+            tape.backward(
+                gradients,
+                of_skips,
+                (scope, &pass),
+                again,
+                accumulate,
+                &watch,
+            )
         })?;
+        self.keep_auxiliary(micro_batch, result.auxiliary);
         if let Some(outbox) = &self.task.links.gradients_out
             && self.owes_gradients()
         {
@@ -795,6 +877,18 @@ fn pass_context<'a, L: Layer>(
         feeds_loss: part.outputs.loss.is_some() && !part.outputs.keep_outputs,
         loss_scale: training.and_then(|training| training.loss_scale),
     })
+}
+
+/// The loss in training, and the index of a micro-batch in its mini-batch.
+fn loss_of<L: Layer>(
+    task: &StageTask<L>,
+    micro_batch: usize,
+) -> Result<(&MicroBatchLoss<L>, usize), FailureCause> {
+    let (part, index) = task.parts.of(micro_batch)?;
+    let Some(loss) = &part.outputs.loss else {
+        return Err(FailureCause::Internal("training without a loss"));
+    };
+    Ok((loss, index))
 }
 
 /// The actions of a stage that compute the last gradients before an update, or before the end.

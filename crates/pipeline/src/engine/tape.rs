@@ -5,6 +5,8 @@
 //! tape is a list of small graphs, one per layer. Backward runs them from the last layer to the
 //! first: the gradient of a layer's output seeds its graph, and the leaves give the gradient of its
 //! input.
+//!
+//! Of a segment, which is recomputed, a tape has the input instead of the graphs.
 
 use std::ops::Range;
 
@@ -145,19 +147,13 @@ impl<'a, L: Layer> PassContext<'a, L> {
     }
 
     /// Keeps the skips that a layer sent, for layers of this stage and for other stages.
-    fn keep(
-        &self,
-        layer: usize,
-        sent: Vec<L::Flow>,
-        here: &mut SkipValues<L::Flow>,
-        elsewhere: &mut SkipValues<L::Flow>,
-    ) {
+    fn keep(&self, layer: usize, sent: Vec<L::Flow>, values: &mut Values<L>) {
         for (&skip, value) in self.skips.sent_by(layer).iter().zip(sent) {
             if self.skips.is_taken_here(skip) {
-                here.insert(skip, value.clone());
+                values.here.insert(skip, value.clone());
             }
             if self.skips.is_taken_elsewhere(skip) {
-                elsewhere.insert(skip, value);
+                values.elsewhere.insert(skip, value);
             }
         }
     }
@@ -184,28 +180,36 @@ pub(crate) fn forward<L: Layer>(
     pass: &PassContext<'_, L>,
     watch: &Watch<'_>,
 ) -> Result<StageValues<L>, FailureCause> {
+    let mut values = Values::new(input.skips);
+    let flow = run_quietly(layers, pass.first, input.flow, &mut values, (pass, watch))?;
+    watch(None);
+    Ok(values.leave(flow))
+}
+
+/// Runs the layers of a stage from `first` on without a tape.
+fn run_quietly<L: Layer>(
+    layers: &[L],
+    first: usize,
+    input: L::Flow,
+    values: &mut Values<L>,
+    (pass, watch): (&PassContext<'_, L>, &Watch<'_>),
+) -> Result<L::Flow, FailureCause> {
     let attach = |flow| match pass.rng {
         Some(_) => flows::attach(flow, false),
         None => flow,
     };
-    let mut flow = attach(input.flow);
-    let (mut here, mut elsewhere) = (input.skips, SkipValues::new());
-    for (index, module) in layers.iter().enumerate() {
-        watch(Some(index));
-        let layer = pass.first + index;
-        let taken = pass.take(layer, &mut here)?;
+    let mut flow = attach(input);
+    for (layer, module) in (first..).zip(layers) {
+        watch(Some(layer - pass.first));
+        let taken = pass.take(layer, &mut values.here)?;
         let taken: Vec<_> = taken.into_iter().map(attach).collect();
         // Auxiliary outputs are dropped: their loss is computed where the tape is recorded.
         let ran = pass.run(module, layer, flow, &taken)?;
         let sent = ran.sent.into_iter().map(flows::detach).collect();
-        pass.keep(layer, sent, &mut here, &mut elsewhere);
+        pass.keep(layer, sent, values);
         flow = ran.output;
     }
-    watch(None);
-    Ok(StageValues {
-        flow: flows::detach(flow),
-        skips: elsewhere,
-    })
+    Ok(flows::detach(flow))
 }
 
 /// Turns the last layer's output into the model's. An error names that layer.
@@ -220,11 +224,62 @@ pub(crate) fn leave<L: Layer>(
     Ok(output)
 }
 
+/// Skips while a stage runs.
+struct Values<L: Layer> {
+    /// For its own layers.
+    here: SkipValues<L::Flow>,
+    /// For other stages.
+    elsewhere: SkipValues<L::Flow>,
+}
+
+impl<L: Layer> Values<L> {
+    fn new(here: SkipValues<L::Flow>) -> Self {
+        let elsewhere = SkipValues::new();
+        Self { here, elsewhere }
+    }
+
+    /// What leaves the stage.
+    fn leave(self, flow: L::Flow) -> StageValues<L> {
+        let skips = self.elsewhere;
+        StageValues { flow, skips }
+    }
+
+    /// What enters a segment of the stage.
+    fn of_segment(
+        &self,
+        layers: Range<usize>,
+        flow: L::Flow,
+        skips: &StageSkips,
+    ) -> StageValues<L> {
+        let taken: Vec<_> = layers.flat_map(|layer| skips.taken_by(layer)).collect();
+        let here = self.here.iter().filter(|(skip, _)| taken.contains(skip));
+        StageValues {
+            flow,
+            skips: here.map(|(&skip, value)| (skip, value.clone())).collect(),
+        }
+    }
+}
+
 /// What the backward pass of a micro-batch needs from its forward pass.
 pub(crate) struct Tape<L: Layer> {
-    layers: Vec<LayerTape<L>>,
+    /// In the order of the layers.
+    parts: Vec<Part<L>>,
     /// The input of the loss, and the loss.
     head: Option<(L::Flow, Tensor<1>)>,
+}
+
+enum Part<L: Layer> {
+    Recorded(Vec<LayerTape<L>>),
+    /// Layers to run again, by their index in the model, and what they get.
+    Again(Range<usize>, StageValues<L>),
+}
+
+/// Consecutive layers of a stage, and how they run forward.
+pub(crate) enum Run<L> {
+    /// With a tape, on these copies.
+    Recorded(Range<usize>, Vec<L>),
+    /// Without, to be recomputed.
+    Again(Range<usize>),
 }
 
 struct LayerTape<L: Layer> {
@@ -241,10 +296,13 @@ struct LayerTape<L: Layer> {
 /// A recorded forward pass.
 pub(crate) struct Recorded<L: Layer> {
     pub(crate) output: StageValues<L>,
-    /// The losses of auxiliary heads, in the order of the layers; detached.
-    pub(crate) auxiliary: Vec<Tensor<1>>,
+    /// The losses of auxiliary heads; detached.
+    pub(crate) auxiliary: AuxiliaryLosses,
     pub(crate) tape: Tape<L>,
 }
+
+/// Losses of auxiliary heads, each with its layer's index in the model.
+pub(crate) type AuxiliaryLosses = Vec<(usize, Tensor<1>)>;
 
 /// Which gradients a backward pass computes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -254,34 +312,80 @@ pub(crate) enum BackwardScope {
     Input,
 }
 
-/// Runs `modules` and records the tape. They are copies whose leaves tapes may share.
+/// Runs a stage and records the tape. Recorded are copies whose leaves tapes may share; `quiet` are copies of all
+/// layers of the stage, for runs that will be recomputed.
 pub(crate) fn record<L: Layer>(
-    modules: Vec<L>,
+    (runs, quiet): (Vec<Run<L>>, &[L]),
     input: StageValues<L>,
     pass: &PassContext<'_, L>,
     loss: &LossFn<'_, L>,
     watch: &Watch<'_>,
 ) -> Result<Recorded<L>, FailureCause> {
-    let mut flow = input.flow;
-    let (mut here, mut elsewhere) = (input.skips, SkipValues::new());
+    let (mut flow, mut values) = (input.flow, Values::new(input.skips));
+    let (mut parts, mut auxiliary) = (Vec::with_capacity(runs.len()), Vec::new());
+    for run in runs {
+        match run {
+            Run::Recorded(layers, modules) => {
+                let ran = run_recorded(
+                    modules,
+                    layers.start,
+                    flow,
+                    &mut values,
+                    (pass, loss, watch),
+                )?;
+                flow = ran.flow;
+                auxiliary.extend(ran.auxiliary);
+                parts.push(Part::Recorded(ran.tapes));
+            }
+            Run::Again(layers) => {
+                let input = values.of_segment(layers.clone(), flow.clone(), pass.skips);
+                let own = &quiet[layers.start - pass.first..layers.end - pass.first];
+                flow = run_quietly(own, layers.start, flow, &mut values, (pass, watch))?;
+                parts.push(Part::Again(layers, input));
+            }
+        }
+    }
+    watch(None);
+    Ok(Recorded {
+        output: values.leave(flow),
+        auxiliary,
+        tape: Tape { parts, head: None },
+    })
+}
+
+/// What layers return that run with a tape.
+pub(crate) struct RanRecorded<L: Layer> {
+    pub(crate) flow: L::Flow,
+    pub(crate) auxiliary: AuxiliaryLosses,
+    tapes: Vec<LayerTape<L>>,
+}
+
+/// Runs the layers of a stage from `first` on with a tape.
+fn run_recorded<L: Layer>(
+    modules: Vec<L>,
+    first: usize,
+    input: L::Flow,
+    values: &mut Values<L>,
+    (pass, loss, watch): (&PassContext<'_, L>, &LossFn<'_, L>, &Watch<'_>),
+) -> Result<RanRecorded<L>, FailureCause> {
+    let mut flow = input;
     let mut tapes = Vec::with_capacity(modules.len());
     let mut auxiliary = Vec::new();
-    for (index, module) in modules.into_iter().enumerate() {
-        watch(Some(index));
-        let layer = pass.first + index;
+    for (layer, module) in (first..).zip(modules) {
+        watch(Some(layer - pass.first));
         let input = flows::attach(flow, layer > 0 && pass.needs_gradient(layer - 1));
-        let taken = pass.take(layer, &mut here)?;
+        let taken = pass.take(layer, &mut values.here)?;
         let taken = pass.skips.taken_by(layer).iter().zip(taken);
         let is_trained = |skip| pass.needs_gradient(pass.skips.sender(skip));
         let taken = taken.map(|(&skip, value)| flows::attach(value, is_trained(skip)));
         let taken: Vec<_> = taken.collect();
         let ran = pass.run(&module, layer, input.clone(), &taken)?;
         let sent = ran.sent.iter().cloned().map(flows::detach).collect();
-        pass.keep(layer, sent, &mut here, &mut elsewhere);
+        pass.keep(layer, sent, values);
         let aside = (ran.auxiliary.into_iter()).fold(None, |sum, head| {
             values::add(sum, Some(loss(Head::Auxiliary, head).loss))
         });
-        auxiliary.extend(aside.clone().map(Tensor::inner));
+        auxiliary.extend(aside.clone().map(|loss| (layer, loss.inner())));
         flow = flows::detach(ran.output.clone());
         tapes.push(LayerTape {
             layer,
@@ -293,17 +397,10 @@ pub(crate) fn record<L: Layer>(
             auxiliary: aside.map(|loss| pass.scaled(loss)),
         });
     }
-    watch(None);
-    Ok(Recorded {
-        output: StageValues {
-            flow,
-            skips: elsewhere,
-        },
+    Ok(RanRecorded {
+        flow,
         auxiliary,
-        tape: Tape {
-            layers: tapes,
-            head: None,
-        },
+        tapes,
     })
 }
 
@@ -380,17 +477,55 @@ struct LayerGradients<L> {
 }
 
 impl<L: Layer> Tape<L> {
-    /// Adds the loss of the last layer's output. Returns it, detached, with the scores.
+    /// Whether something is to be recomputed.
+    pub(crate) fn keeps_inputs(&self) -> bool {
+        self.parts
+            .iter()
+            .any(|part| matches!(part, Part::Again(..)))
+    }
+
+    /// Whether something is recorded.
+    pub(crate) fn keeps_activations(&self) -> bool {
+        (self.parts.iter()).any(|part| matches!(part, Part::Recorded(_)))
+    }
+
+    /// Whether its last layers are recorded, so that the loss can be.
+    pub(crate) fn ends_recorded(&self) -> bool {
+        matches!(self.parts.last(), Some(Part::Recorded(_)))
+    }
+
+    /// Runs the last segment again. `again` are copies of all layers of the stage. Returns the output of the
+    /// segment, if there is one.
+    pub(crate) fn recompute_last(
+        &mut self,
+        again: &[L],
+        pass: &PassContext<'_, L>,
+        loss: &LossFn<'_, L>,
+        watch: &Watch<'_>,
+    ) -> Result<Option<(L::Flow, AuxiliaryLosses)>, FailureCause> {
+        let is_again = |part: &&mut Part<L>| matches!(part, Part::Again(..));
+        let Some(part) = self.parts.iter_mut().rev().find(is_again) else {
+            return Ok(None);
+        };
+        let Part::Again(layers, input) = std::mem::replace(part, Part::Recorded(Vec::new())) else {
+            return Ok(None);
+        };
+        let ran = run_again(layers, input, again, (pass, loss, watch))?;
+        *part = Part::Recorded(ran.tapes);
+        watch(None);
+        Ok(Some((ran.flow, ran.auxiliary)))
+    }
+
+    /// Adds the loss of the output of the last of so many layers. Returns it, detached, with the scores.
     pub(crate) fn record_loss(
         &mut self,
-        output: L::Flow,
+        (output, layers): (L::Flow, usize),
         loss: &LossFn<'_, L>,
         (pass, watch): (&PassContext<'_, L>, &Watch<'_>),
     ) -> Result<LossAndScores, FailureCause> {
         let was_finite = pass.inspect && is_finite(&output);
-        let last = pass.first + self.layers.len() - 1;
-        let input = flows::attach(output, pass.needs_gradient(last));
-        let output = leave::<L>(input.clone(), self.layers.len(), watch)?;
+        let input = flows::attach(output, pass.needs_gradient(pass.first + layers - 1));
+        let output = leave::<L>(input.clone(), layers, watch)?;
         let LossAndScores { loss, scores } = loss(Head::Main, output);
         let value = loss.clone().inner();
         if was_finite && !is_finite(&value) {
@@ -406,12 +541,14 @@ impl<L: Layer> Tape<L> {
 
     /// Runs backward. `gradients` are those of the output, unless the tape ends in a loss. `of_skips` are
     /// those that other stages computed for skips of this one. Calls `accumulate` with each layer's
-    /// parameter gradients, the last layer first.
+    /// parameter gradients, the last layer first. What was not recorded runs again on `again`, copies of all
+    /// layers of the stage.
     pub(crate) fn backward(
         self,
         gradients: FlowGradients,
         mut of_skips: SkipGradients,
         (scope, pass): (BackwardScope, &PassContext<'_, L>),
+        (again, loss): (&[L], &LossFn<'_, L>),
         mut accumulate: impl FnMut(usize, &L, GradientsParams),
         watch: &Watch<'_>,
     ) -> Result<BackwardResult, FailureCause> {
@@ -419,23 +556,53 @@ impl<L: Layer> Tape<L> {
             Some((input, loss)) => backward_from(Some(loss), (input, Vec::new()), |_| ()).1,
             None => gradients,
         };
-        let mut all_deferred = Vec::new();
-        for (index, tape) in self.layers.into_iter().enumerate().rev() {
-            watch(Some(index));
-            let result = tape.backward(gradients, &mut of_skips, (scope, pass))?;
-            if let Some(parameters) = result.parameters {
-                accumulate(index, &result.module, parameters);
+        let (mut all_deferred, mut auxiliary) = (Vec::new(), Vec::new());
+        for part in self.parts.into_iter().rev() {
+            let tapes = match part {
+                Part::Recorded(tapes) => tapes,
+                Part::Again(layers, input) => {
+                    let ran = run_again(layers, input, again, (pass, loss, watch))?;
+                    auxiliary.extend(ran.auxiliary);
+                    ran.tapes
+                }
+            };
+            for tape in tapes.into_iter().rev() {
+                let index = tape.layer - pass.first;
+                watch(Some(index));
+                let result = tape.backward(gradients, &mut of_skips, (scope, pass))?;
+                if let Some(parameters) = result.parameters {
+                    accumulate(index, &result.module, parameters);
+                }
+                all_deferred.extend(result.deferred.map(|deferred| (index, deferred)));
+                gradients = result.input;
             }
-            all_deferred.extend(result.deferred.map(|deferred| (index, deferred)));
-            gradients = result.input;
         }
         watch(None);
         Ok(BackwardResult {
             input: gradients,
             skips: of_skips,
             deferred: all_deferred,
+            auxiliary,
         })
     }
+}
+
+/// Runs a segment again, with a tape.
+fn run_again<L: Layer>(
+    layers: Range<usize>,
+    input: StageValues<L>,
+    again: &[L],
+    (pass, loss, watch): (&PassContext<'_, L>, &LossFn<'_, L>, &Watch<'_>),
+) -> Result<RanRecorded<L>, FailureCause> {
+    let modules = again[layers.start - pass.first..layers.end - pass.first].to_vec();
+    let mut values = Values::new(input.skips);
+    run_recorded(
+        modules,
+        layers.start,
+        input.flow,
+        &mut values,
+        (pass, loss, watch),
+    )
 }
 
 pub(crate) struct BackwardResult {
@@ -443,6 +610,8 @@ pub(crate) struct BackwardResult {
     pub(crate) skips: SkipGradients,
     /// Deferred gradients by layer, the last layer first.
     pub(crate) deferred: Vec<(usize, DeferredGradients)>,
+    /// Of what ran again.
+    pub(crate) auxiliary: AuxiliaryLosses,
 }
 
 /// Runs Burn's backward from a scalar. Returns what `collect` takes of the gradients, those of a flow,

@@ -99,7 +99,7 @@ impl Balance {
         &self,
         layers: usize,
         schedule: &Schedule,
-        (recompute, weights, bucket): (Recompute, WeightPolicy, usize),
+        (recompute, weights, bucket): (&Recompute, WeightPolicy, usize),
     ) -> Result<Vec<usize>, BuildError> {
         match self {
             Self::Times(measured) | Self::Planned(measured) => {

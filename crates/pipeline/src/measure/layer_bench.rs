@@ -14,7 +14,7 @@ use crate::{
     engine::{
         copies,
         skips::SkipGradients,
-        tape::{self, BackwardScope, Head, LossAndScores, PassContext, Recorded, StageValues},
+        tape::{self, BackwardScope, Head, LossAndScores, PassContext, Recorded, Run, StageValues},
         values::{self, FlowGradients},
     },
     measure::probe::median,
@@ -153,16 +153,22 @@ impl<L: Layer> LayerBench<'_, L> {
         &self,
         input: &StageValues<L>,
     ) -> Result<(Recorded<L>, Duration), BoxedError> {
-        let device = self.setting.device.clone().autodiff();
-        let loss = |_: Head, output| LossAndScores {
-            loss: self::sum(output).unwrap_or_else(|| Tensor::zeros([1], &device)),
-            scores: None,
-        };
-        let (modules, input) = (vec![copies::live(&self.layer)], input.clone());
+        let loss = |_: Head, output| self.loss(output);
+        let first = self.pass.first;
+        let run = Run::Recorded(first..first + 1, vec![copies::live(&self.layer)]);
         let began = Instant::now();
-        let recorded = tape::record(modules, input, &self.pass, &loss, &|_| ())?;
+        let recorded = tape::record((vec![run], &[]), input.clone(), &self.pass, &loss, &|_| ())?;
         self.sync()?;
         Ok((recorded, began.elapsed()))
+    }
+
+    /// The sum of an output.
+    fn loss(&self, output: L::Output) -> LossAndScores {
+        let device = self.setting.device.clone().autodiff();
+        LossAndScores {
+            loss: self::sum(output).unwrap_or_else(|| Tensor::zeros([1], &device)),
+            scores: None,
+        }
     }
 
     /// How long the backward pass takes, and the gradients of weights that it deferred.
@@ -180,6 +186,7 @@ impl<L: Layer> LayerBench<'_, L> {
             gradients,
             of_skips,
             (scope, &self.pass),
+            (&[], &|_: Head, output| self.loss(output)),
             |_, module, gradients| sum.accumulate(module, gradients),
             &|_| (),
         )?;

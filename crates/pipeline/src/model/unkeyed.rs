@@ -83,7 +83,7 @@ pub(crate) enum UnkeyedPolicy {
 pub(crate) fn check<L: Layer>(
     layers: &[L],
     policy: UnkeyedPolicy,
-    recompute: Recompute,
+    recompute: &Recompute,
 ) -> Result<Vec<Unkeyed>, UnkeyedError> {
     if policy == UnkeyedPolicy::Ignore {
         return Ok(Vec::new());
@@ -98,12 +98,16 @@ pub(crate) fn check<L: Layer>(
         })
     });
     let found: Vec<_> = found.collect();
-    match found.first().cloned() {
-        Some(layer) if policy == UnkeyedPolicy::Refuse => Err(UnkeyedError::NotAllowed(layer)),
-        Some(layer) if recompute != Recompute::Never => {
-            Err(UnkeyedError::Recomputed { layer, recompute })
-        }
-        _ => Ok(found),
+    if let (Some(layer), UnkeyedPolicy::Refuse) = (found.first(), policy) {
+        return Err(UnkeyedError::NotAllowed(layer.clone()));
+    }
+    let is_again = |layer: usize| !recompute.segments(layer..layer + 1).is_empty();
+    match found.iter().find(|own| is_again(own.layer.index)) {
+        Some(layer) => Err(UnkeyedError::Recomputed {
+            layer: layer.clone(),
+            recompute: recompute.clone(),
+        }),
+        None => Ok(found),
     }
 }
 

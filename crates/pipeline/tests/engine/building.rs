@@ -163,8 +163,8 @@ fn a_balance_that_overflows() {
 fn a_sample_finds_the_layer_that_is_wired_wrongly() {
     let mut layers = conv_net();
     layers.swap(5, 6);
-    let (rule, recompute) = (OneForwardOneBackward, Recompute::Always);
-    let builder = || builder(layers.clone(), 3, rule, 2, recompute);
+    let rule = OneForwardOneBackward;
+    let builder = || builder(layers.clone(), 3, rule, 2, Recompute::Always);
     let error = builder().sample(images(1), ()).build().unwrap_err();
     assert_contains(&error, "layer 6 (Block)");
     assert_contains(&error, "expected a feature map, found logits");

@@ -42,7 +42,7 @@ fn an_evaluation_is_that_of_the_inferred_outputs() {
 /// A step's scores are those of its outputs, with any recompute mode.
 #[test]
 fn a_step_has_the_scores_of_its_outputs() {
-    for recompute in Recompute::ALL {
+    for recompute in Recompute::MODES {
         let pipeline = built(dense(&[4, 8, 8, 6]), 2, OneForwardOneBackward, 4, recompute);
         let batch = Batch::new(images(), targets());
         let step = pipeline.train_step(batch.keep_outputs(), &objective());

@@ -227,6 +227,7 @@ impl Pair {
                 index,
                 trap: trap.clone(),
             });
+            let recompute = recompute.clone();
             let builder = builder(layers.collect(), WORKERS, rule, MICRO_BATCHES, recompute);
             builder.stall_timeout(limit).build().unwrap()
         };
@@ -320,7 +321,7 @@ fn for_each_rule(check: impl Fn(By, Recompute) + Sync) {
 #[test]
 fn a_panic_or_an_error_at_any_action_names_its_place_and_the_next_step_works() {
     for_each_rule(|rule, recompute| {
-        let pair = Pair::new(rule, recompute, None);
+        let pair = Pair::new(rule, recompute.clone(), None);
         for (action, place) in places(&pair, rule, recompute) {
             let check = |fault, cause| {
                 let failure = failure(Err::<(), _>(pair.step_into(place, fault)));
@@ -339,13 +340,13 @@ fn a_panic_or_an_error_at_any_action_names_its_place_and_the_next_step_works() {
 fn a_hang_at_any_action_names_its_place_and_once_it_is_over_the_next_step_works() {
     for_each_rule(|rule, recompute| {
         let pair = |limit| {
-            let pair = Pair::new(rule, recompute, Some(Duration::from_millis(limit)));
+            let pair = Pair::new(rule, recompute.clone(), Some(Duration::from_millis(limit)));
             // The first step runs the layers more often, to find the momenta of their norms.
             pair.step_well();
             pair
         };
         let impatient = pair(40);
-        for (action, place) in places(&impatient, rule, recompute) {
+        for (action, place) in places(&impatient, rule, recompute.clone()) {
             // If a busy machine is too slow for the limit, use a longer one.
             let hung = hangs_at(&impatient, action, place)
                 || [400, 4000, 40_000]

@@ -30,7 +30,7 @@ fn no_gradient_is_made_before_the_first_layer_that_trains() {
         let all = built(frozen(6, 0), 1, GPipe, 3, Recompute::Never);
         let (expected, ..) = gradients(&all);
         for (rule, workers, recompute) in cuts(6) {
-            let pipeline = built(frozen(6, first), workers, rule, 3, recompute);
+            let pipeline = built(frozen(6, first), workers, rule, 3, recompute.clone());
             let (found, held, _) = gradients(&pipeline);
             assert_eq!(found, expected[2 * first..], "{rule:?}, {recompute}");
             let stages = pipeline.stages();
@@ -93,7 +93,7 @@ fn adapters_of_burn_train_the_same_under_any_cut() {
     let is_zero = |bits: &u32| f32::from_bits(*bits) == 0.0;
     assert!(!gradients.iter().any(|(_, bits)| bits.iter().all(is_zero)));
     for cut in cuts(4) {
-        assert_eq!(steps(cut), expected, "{cut:?}");
+        assert_eq!(steps(cut.clone()), expected, "{cut:?}");
     }
     let mut pipeline = built((GPIPE, 2, Recompute::Always));
     let input = || vectors(6, 4);

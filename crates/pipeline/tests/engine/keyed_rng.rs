@@ -183,7 +183,7 @@ fn burns_own_dropout_trains_without_recomputation_and_with_a_warning() {
 
 fn check_burns_own_dropout() {
     for recompute in [Recompute::Always, Recompute::ExceptLast] {
-        let builder = burns_own(dropout(0.5), recompute).allow_unkeyed(true);
+        let builder = burns_own(dropout(0.5), recompute.clone()).allow_unkeyed(true);
         let BuildError::Unkeyed(error) = builder.build().unwrap_err() else {
             panic!("another error");
         };

@@ -59,13 +59,45 @@ impl Scheduler for By {
     }
 }
 
+/// The recompute modes, of a model with so many layers. Of `turn`s, every other one has layers by chance instead of
+/// the mode between always and never.
+pub fn modes(layers: usize, turn: usize) -> [Recompute; 3] {
+    let between = match turn % 2 {
+        0 => Recompute::ExceptLast,
+        _ => some_segments(layers, turn as u64),
+    };
+    [Recompute::Always, between, Recompute::Never]
+}
+
+/// Segments by chance: each layer keeps its activations, or begins a segment, or belongs to the one before.
+pub fn some_segments(layers: usize, seed: u64) -> Recompute {
+    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+    let mut random = seed;
+    for layer in 0..layers {
+        random = random
+            .wrapping_mul(0x5851_F42D_4C95_7F2D)
+            .wrapping_add(0x1405_7B7E_F767_814F);
+        match (random >> 33) % 3 {
+            0 => {}
+            1 if runs.last().is_some_and(|run| run.end == layer) => {
+                runs.last_mut().unwrap().end += 1;
+            }
+            _ => runs.push(layer..layer + 1),
+        }
+    }
+    let segments = Segments::new(runs);
+    segments.map_or(Recompute::ExceptLast, Recompute::Segments)
+}
+
 /// Every rule, number of workers and recompute mode with at most this number of stages.
 pub fn cuts(most: usize) -> impl Iterator<Item = (By, usize, Recompute)> {
     let cuts = RULES.into_iter().flat_map(move |rule| {
         let workers = (1..=most).filter(move |&workers| rule.stages(workers) <= most);
         workers.map(move |workers| (rule, workers))
     });
-    cuts.flat_map(|(rule, workers)| Recompute::ALL.map(|recompute| (rule, workers, recompute)))
+    cuts.enumerate().flat_map(move |(turn, (rule, workers))| {
+        modes(most, turn).map(|recompute| (rule, workers, recompute))
+    })
 }
 
 /// Runs this test in a process of its own: it draws from Burn's generator, of which a process has one, and other

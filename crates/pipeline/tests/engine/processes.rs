@@ -24,7 +24,8 @@ fn processes_leave_every_bit_alone() {
             for processes in 2..=workers.min(4) {
                 for of_workers in placements(workers, processes) {
                     let found = ranks(processes, |comm| {
-                        let builder = builder(conv_net(), workers, rule, micro_batches, recompute);
+                        let builder =
+                            builder(conv_net(), workers, rule, micro_batches, recompute.clone());
                         let builder = builder.devices(devices(&of_workers)).communicator(comm);
                         steps(builder.build().unwrap())
                     });

@@ -79,12 +79,12 @@ pub fn assert_same_bits<L: Layer>(
     let expected = joined(vec![one.clone()]);
     for (turn, (rule, workers, recompute)) in cuts(most).enumerate() {
         let what = format!("{workers} workers, {rule:?}, {recompute}");
-        assert_eq!(of_cut(rule, workers, recompute), one, "{what}");
+        assert_eq!(of_cut(rule, workers, recompute.clone()), one, "{what}");
         if workers > 1 {
             let processes = 2 + turn % (workers.min(4) - 1);
             let of_workers = placements(workers, processes)[turn / 3 % 2].clone();
             let found = ranks(processes, |comm| {
-                let builder = build(workers, rule, recompute).communicator(comm);
+                let builder = build(workers, rule, recompute.clone()).communicator(comm);
                 steps(builder.devices(devices(&of_workers)).build().unwrap())
             });
             assert_same(

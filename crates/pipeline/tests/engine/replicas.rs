@@ -118,10 +118,10 @@ fn replicas_of_whole_pipelines_add_in_the_order_of_a_ring() {
             (By(Rule::ZeroBubbleH1, 1), 2),
             (By(Rule::ZeroBubbleV, 1), 2),
         ] {
-            for recompute in Recompute::ALL {
+            for recompute in Recompute::MODES {
                 let scheduler = DataParallel::equal(rule, replicas);
                 let workers = workers * replicas;
-                let pipeline = built(conv_net(), workers, scheduler, size.1, recompute);
+                let pipeline = built(conv_net(), workers, scheduler, size.1, recompute.clone());
                 let what = format!("{size:?}, {replicas} replicas, {rule:?}, {recompute}");
                 check(&pipeline, size, |_| replicas, &what);
             }
@@ -334,7 +334,13 @@ fn processes_leave_replicas_alone() {
         for recompute in [Recompute::Never, Recompute::ExceptLast] {
             assert_processes_do_not_show(
                 |workers, scheduler| {
-                    builder(conv_net(), workers, scheduler, micro_batches, recompute)
+                    builder(
+                        conv_net(),
+                        workers,
+                        scheduler,
+                        micro_batches,
+                        recompute.clone(),
+                    )
                 },
                 |pipeline| two_steps(pipeline, (images(samples), images(5)), 4),
             );
@@ -359,7 +365,7 @@ fn processes_leave_replicas_of_other_models_alone() {
                 workers,
                 scheduler,
                 5,
-                recompute,
+                recompute.clone(),
             )
         },
         |pipeline| two_steps(pipeline, (vectors(7, 4), vectors(3, 4)), 4),
@@ -372,7 +378,7 @@ fn processes_leave_replicas_of_other_models_alone() {
         assert_processes_do_not_show(
             |workers, scheduler| {
                 let layers = tied_words(is_mix_shared, is_frozen);
-                builder(layers, workers, scheduler, 3, recompute).precision(precision)
+                builder(layers, workers, scheduler, 3, recompute.clone()).precision(precision)
             },
             |pipeline| two_steps(pipeline, (labels(6, WORDS), labels(3, WORDS)), WORDS),
         );
@@ -380,17 +386,17 @@ fn processes_leave_replicas_of_other_models_alone() {
     for precision in [Precision::Bf16, Precision::F16] {
         assert_processes_do_not_show(
             |workers, scheduler| {
-                builder(conv_net(), workers, scheduler, 4, recompute).precision(precision)
+                builder(conv_net(), workers, scheduler, 4, recompute.clone()).precision(precision)
             },
             |pipeline| two_steps(pipeline, (images(7), images(5)), 4),
         );
     }
     assert_processes_do_not_show(
-        |workers, scheduler| builder(frozen(6, 2), workers, scheduler, 3, recompute),
+        |workers, scheduler| builder(frozen(6, 2), workers, scheduler, 3, recompute.clone()),
         |pipeline| two_steps(pipeline, (vectors(6, 4), vectors(3, 4)), 4),
     );
     assert_processes_do_not_show(
-        |workers, scheduler| builder(losses::headed(), workers, scheduler, 3, recompute),
+        |workers, scheduler| builder(losses::headed(), workers, scheduler, 3, recompute.clone()),
         |pipeline| {
             let objective = CrossEntropy::new().with_auxiliary_share(0.3);
             let batch = Batch::new(vectors(7, 4), labels(7, 4));
@@ -398,7 +404,7 @@ fn processes_leave_replicas_of_other_models_alone() {
         },
     );
     assert_processes_do_not_show(
-        |workers, scheduler| builder(losses::tagger(), workers, scheduler, 3, recompute),
+        |workers, scheduler| builder(losses::tagger(), workers, scheduler, 3, recompute.clone()),
         |pipeline| {
             let other = losses::text(6);
             let other = (other.input, other.side);

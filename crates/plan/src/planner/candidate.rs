@@ -15,8 +15,6 @@ pub struct Candidate {
     pub chunks: usize,
     /// Micro-batches of a mini-batch, which has the samples of an update.
     pub micro_batches: usize,
-    /// What is recomputed.
-    pub recompute: Recompute,
     /// Replicas of each stage.
     pub replicas: Vec<usize>,
     /// If they are replicas of the whole pipeline: their shares of the micro-batches. Then the workers of
@@ -43,6 +41,8 @@ impl Candidate {
 pub struct Forecast {
     /// Layers of each stage.
     pub balance: Vec<usize>,
+    /// What is recomputed.
+    pub recompute: Recompute,
     /// Seconds of a step, from the first pass of all workers to the last; under an asynchronous schedule, of
     /// an update, on average over a few.
     pub step_time: f64,

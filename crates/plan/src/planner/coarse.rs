@@ -1,5 +1,7 @@
 //! A chain with fewer layers, for comparing shapes fast.
 
+use stovepipe_schedule::{Recompute, Segments};
+
 use crate::{LayerProfile, Profile};
 
 /// Chains with more layers are shortened.
@@ -13,11 +15,12 @@ pub(super) struct Coarse {
 }
 
 impl Coarse {
-    pub fn new(profile: &Profile) -> Self {
+    /// The same profile if none of its layers may be joined.
+    pub fn new(profile: &Profile, may_join: bool) -> Self {
         let layers = &profile.layers;
         let cost = |index: usize| layers[index].forward + layers[index].backward;
         let total: f64 = (0..layers.len()).map(cost).sum();
-        let share = if layers.len() > MOST_LAYERS {
+        let share = if may_join && layers.len() > MOST_LAYERS {
             total / MOST_LAYERS as f64
         } else {
             -1.0 // nothing is joined
@@ -52,6 +55,19 @@ impl Coarse {
 
     pub fn is_whole(&self) -> bool {
         self.counts.iter().all(|&count| count == 1)
+    }
+
+    /// The same layers of the model are recomputed.
+    pub fn recompute(&self, recompute: &Recompute) -> Recompute {
+        let Recompute::Segments(segments) = recompute else {
+            return recompute.clone();
+        };
+        let first = |layer: usize| self.counts[..layer].iter().sum::<usize>();
+        let runs = segments
+            .runs()
+            .iter()
+            .map(|run| first(run.start)..first(run.end));
+        Segments::new(runs).map_or(Recompute::Always, Recompute::Segments)
     }
 
     /// The same cut of the model.

@@ -4,10 +4,12 @@
 //! worker, all its passes, and the way of the last gradient back to the first stage. If that is no better
 //! than the best cut so far, all cuts with the same first stages are skipped.
 
-use stovepipe_schedule::StageCosts;
+use stovepipe_schedule::{Recompute, StageCosts};
 
 use super::{
     Forecast, PlanError,
+    by_layer::{ByLayer, Open},
+    recomputed::Choices,
     shape::{Load, Shape},
 };
 
@@ -20,33 +22,58 @@ pub(super) struct Budget {
 }
 
 const ACTIONS: usize = 10_000_000;
+const ACTIONS_BY_LAYER: usize = 4 * ACTIONS;
 /// For one shape: first stages of cuts that are tried, and simulated actions.
 const BEGINNINGS: usize = 50_000;
 const ACTIONS_OF_SHAPE: usize = 500_000;
 /// Smaller differences are rounding.
 const ROUNDING: f64 = 1.0 - 1e-12;
+/// Longer than any step.
+const MISFIT: f64 = 1e200;
 
 impl Budget {
-    pub const FULL: Self = Self {
-        actions: ACTIONS,
-        exact: true,
-    };
+    pub fn full(is_by_layer: bool) -> Self {
+        let actions = match is_by_layer {
+            true => ACTIONS_BY_LAYER,
+            false => ACTIONS,
+        };
+        let exact = true;
+        Self { actions, exact }
+    }
 }
 
 /// The best of several shapes, each with its number.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Found {
+    /// Steps that take as long do not count.
+    pub limit: f64,
     /// The fastest that fits.
     pub fitting: Option<(usize, Forecast)>,
     /// The one that comes closest if none fits, and the memory it needs relative to the device's.
     pub misfit: Option<(usize, Forecast, f64)>,
 }
 
+impl Default for Found {
+    fn default() -> Self {
+        Self {
+            limit: f64::INFINITY,
+            fitting: None,
+            misfit: None,
+        }
+    }
+}
+
 impl Found {
+    /// The seconds of the fastest that fits.
+    pub fn fastest(&self) -> f64 {
+        let fitting = self.fitting.as_ref();
+        fitting.map_or(f64::INFINITY, |(_, best)| best.step_time)
+    }
+
     /// Whether a step of at least `bound` seconds is no better.
     pub fn is_hopeless(&self, bound: f64) -> bool {
-        let best = self.fitting.as_ref();
-        best.is_some_and(|(_, best)| bound >= best.step_time * ROUNDING)
+        let best = self.fastest().min(self.limit);
+        best.is_finite() && bound >= best * ROUNDING
     }
 
     /// Keeps a forecast if it is the best so far.
@@ -71,22 +98,29 @@ pub(super) fn search(
     shape: &Shape,
     number: usize,
     found: &mut Found,
-    budget: &mut Budget,
+    (budget, choices): (&mut Budget, &mut Choices),
 ) -> Result<(), PlanError> {
+    // For each cut there is more to try.
+    let actions = match shape.is_by_layer() {
+        true => 4 * ACTIONS_OF_SHAPE,
+        false => ACTIONS_OF_SHAPE,
+    };
     let mut search = Search {
         shape,
         number,
         found,
+        by_layer: (shape.is_by_layer()).then(|| ByLayer::new(shape)),
+        choices,
         budget,
         beginnings: BEGINNINGS,
-        actions: ACTIONS_OF_SHAPE,
+        actions,
     };
     let balanced = shape.balanced_cut()?;
-    search.simulate(&balanced)?;
+    search.evaluate(&balanced)?;
     let is_whole = search.extend(&mut Beginning::new(shape))?;
     if !is_whole {
         search.budget.exact = false;
-        search.actions = ACTIONS_OF_SHAPE / 4;
+        search.actions = actions / 4;
         search.climb(balanced)?;
     }
     Ok(())
@@ -96,20 +130,64 @@ struct Search<'a, 'b> {
     shape: &'a Shape<'b>,
     number: usize,
     found: &'a mut Found,
+    by_layer: Option<ByLayer<'a, 'b>>,
+    choices: &'a mut Choices,
     budget: &'a mut Budget,
     beginnings: usize,
     actions: usize,
 }
 
 impl Search<'_, '_> {
-    fn simulate(&mut self, cut: &[usize]) -> Result<f64, PlanError> {
+    /// The seconds of a step with a cut. If it does not fit, more seconds than any step takes: the more, the
+    /// more memory is missing.
+    fn evaluate(&mut self, cut: &[usize]) -> Result<f64, PlanError> {
+        let Some(by_layer) = &self.by_layer else {
+            return self.simulate(cut, self.shape.mode.fastest());
+        };
+        let mut open = by_layer.open(cut, self.choices);
+        self.budget.exact &= open.is_whole;
+        self.decide(&mut open)
+    }
+
+    /// Tries what a cut may recompute, worker by worker.
+    fn decide(&mut self, open: &mut Open) -> Result<f64, PlanError> {
+        let Some(worker) = open.next() else {
+            let (cut, recompute) = open.decided();
+            return self.simulate(cut, &recompute);
+        };
+        let mut best = f64::INFINITY;
+        let count = open.count(worker);
+        for number in 0..count {
+            let before = open.decide(self.shape, number);
+            // What comes closest is of interest where nothing fits.
+            let is_worth_it = count == 1 || {
+                self.count_actions();
+                !self.found.is_hopeless(open.bound(self.shape)?)
+            };
+            if is_worth_it {
+                best = best.min(self.decide(open)?);
+            }
+            open.take_back(before);
+            if self.actions == 0 || self.budget.actions == 0 {
+                self.budget.exact = false;
+                break;
+            }
+        }
+        Ok(best)
+    }
+
+    fn count_actions(&mut self) {
         let actions: usize = self.shape.schedule.workers().iter().map(Vec::len).sum();
         self.budget.actions = self.budget.actions.saturating_sub(actions);
         self.actions = self.actions.saturating_sub(actions);
-        let forecast = self.shape.forecast(cut)?;
+    }
+
+    fn simulate(&mut self, cut: &[usize], recompute: &Recompute) -> Result<f64, PlanError> {
+        self.count_actions();
+        let forecast = self.shape.forecast(cut, recompute)?;
         let time = match self.shape.misfit(&forecast) {
             None => forecast.step_time,
-            Some(_) => f64::INFINITY,
+            Some(misfit) => MISFIT * misfit.factor(),
         };
         self.found.consider(self.number, forecast, self.shape);
         Ok(time)
@@ -125,7 +203,7 @@ impl Search<'_, '_> {
         let stages_left = self.shape.stages() - stage;
         let layers_left = self.shape.model.layers() - beginning.layers;
         if stages_left == 0 {
-            self.simulate(&beginning.cut.clone())?;
+            self.evaluate(&beginning.cut)?;
             return Ok(true);
         }
         let counts = match stages_left {
@@ -166,7 +244,7 @@ impl Search<'_, '_> {
                     let mut moved = cut.clone();
                     moved[from] -= 1;
                     moved[to] += 1;
-                    let time = self.simulate(&moved)?;
+                    let time = self.evaluate(&moved)?;
                     if time < best * ROUNDING {
                         best = time;
                         better = Some(moved);
@@ -214,9 +292,10 @@ impl Beginning {
         let layers = self.layers..self.layers + count;
         let (mut forward, mut backward) = (f64::INFINITY, f64::INFINITY);
         for &worker in shape.schedule.replicas(stage) {
-            let costs = shape.stage(worker, layers.clone());
+            let costs = shape.stage(worker, &layers, shape.mode.fastest());
             self.load(shape, worker, stage, &costs);
-            forward = forward.min(costs.forward.min(costs.quiet));
+            let device = shape.devices[worker];
+            forward = forward.min(shape.model.fastest_forward(device, &layers));
             backward = backward.min(costs.input + costs.weight);
         }
         self.forward += forward;
@@ -246,6 +325,6 @@ impl Beginning {
 /// Seconds of a worker's passes of a stage.
 fn seconds(load: &Load, costs: &StageCosts) -> f64 {
     let kept = (load.count - load.again) as f64 * costs.forward;
-    let twice = load.again as f64 * (costs.quiet + costs.forward);
+    let twice = load.again as f64 * (costs.quiet + costs.again + costs.late);
     kept + twice + load.count as f64 * (costs.input + costs.weight)
 }

@@ -2,7 +2,7 @@
 
 use stovepipe_schedule::{Recompute, Rule};
 
-use super::PlanError;
+use super::{PlanError, shape::Mode};
 use crate::{Machine, OptimizerState, Profile};
 
 /// Up to this number of workers, every number of workers and every distribution of replicas is tried.
@@ -38,6 +38,8 @@ pub struct PlanRequest<'a> {
     pub micro_batches: Vec<usize>,
     /// What to recompute.
     pub recompute: Vec<Recompute>,
+    /// Whether to choose what to recompute by layer too, where a device's memory is known. Not with replicas.
+    pub by_layer: bool,
     /// Whether there may be replicas: of the whole pipeline, with equal shares of the micro-batches or
     /// shares by the speeds of their devices; and of stages, for rules that
     /// [take replicas](Rule::takes_replicas).
@@ -74,8 +76,23 @@ impl<'a> PlanRequest<'a> {
             micro_batches: usual_micro_batches(mini_batch),
             // Of equals, the one that recomputes least.
             recompute: vec![Recompute::Never, Recompute::ExceptLast, Recompute::Always],
+            by_layer: true,
             replicas: false,
         }
+    }
+
+    /// How what is recomputed may be decided.
+    pub(super) fn modes(&self, replicas: &[usize]) -> Vec<Mode> {
+        let fixed = self.recompute.iter().cloned().map(Mode::Fixed);
+        let is_limited = || {
+            self.machine
+                .devices
+                .iter()
+                .any(|device| device.memory.is_some())
+        };
+        let has_replicas = replicas.iter().any(|&count| count > 1);
+        let by_layer = self.by_layer && is_limited() && !has_replicas;
+        fixed.chain(by_layer.then_some(Mode::ByLayer)).collect()
     }
 
     /// The updates that are simulated: one, or of an asynchronous schedule enough for all versions of the
@@ -96,7 +113,10 @@ impl<'a> PlanRequest<'a> {
             ("workers", self.workers.is_empty()),
             ("schedules", self.rules.is_empty()),
             ("micro-batches", self.micro_batches.is_empty()),
-            ("recompute modes", self.recompute.is_empty()),
+            (
+                "recompute modes",
+                self.recompute.is_empty() && !self.by_layer,
+            ),
         ];
         if let Some((what, _)) = nothing.into_iter().find(|(_, is_missing)| *is_missing) {
             return Err(PlanError::Nothing(what));

@@ -1,11 +1,12 @@
 //! A schedule for a model on a machine.
 
-use stovepipe_schedule::{Recompute, Schedule, WeightPolicy};
+use stovepipe_schedule::{Costs, Recompute, Schedule, WeightPolicy};
 
 use super::{
     Forecast, PlanError,
     cuts::{self, Budget, Found},
-    shape::{ProfiledModel, Shape},
+    recomputed::Choices,
+    shape::{Mode, ProfiledModel, Shape},
 };
 use crate::{CutError, Machine, OptimizerState, Profile};
 
@@ -22,7 +23,7 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 ///     machine: &Machine::uniform(2),
 ///     devices: &[0, 1],
 ///     schedule: &GPipe.schedule(2, 3)?,
-///     recompute: Recompute::Never,
+///     recompute: &Recompute::Never,
 ///     weights: WeightPolicy::Stashing,
 ///     state: OptimizerState(2),
 ///     bucket: BUCKET,
@@ -44,7 +45,7 @@ pub struct Setup<'a> {
     /// The schedule.
     pub schedule: &'a Schedule,
     /// What is recomputed.
-    pub recompute: Recompute,
+    pub recompute: &'a Recompute,
     /// Which versions of the weights passes use, if the schedule is asynchronous.
     pub weights: WeightPolicy,
     /// What the optimizer keeps.
@@ -63,6 +64,13 @@ impl Setup<'_> {
     /// If the cut is not one of this model into the schedule's stages, a worker has no device, the profiles
     /// do not fit each other or the machine, or a cost is out of range.
     pub fn forecast(&self, balance: &[usize]) -> Result<Forecast, PlanError> {
+        let model = self.model_of(balance)?;
+        self.shape(&model, &self.mode())?
+            .forecast(balance, self.recompute)
+    }
+
+    /// The model, if it has such a cut.
+    fn model_of(&self, balance: &[usize]) -> Result<ProfiledModel<'_>, PlanError> {
         let model = self.model()?;
         let layers: usize = balance.iter().sum();
         let fits = balance.len() == self.schedule.stages() && !balance.contains(&0);
@@ -73,7 +81,19 @@ impl Setup<'_> {
                 layers: model.layers(),
             });
         }
-        self.shape(&model)?.forecast(balance)
+        Ok(model)
+    }
+
+    /// The costs of a cut, to be simulated.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`forecast`](Self::forecast).
+    pub fn costs(&self, balance: &[usize]) -> Result<Costs, PlanError> {
+        let model = self.model_of(balance)?;
+        let mode = self.mode();
+        let shape = self.shape(&model, &mode)?;
+        Ok(shape.costs(balance, self.recompute))
     }
 
     /// The cut with the fastest step that fits. If none fits, one that comes close. For very many layers
@@ -86,7 +106,14 @@ impl Setup<'_> {
     pub fn best_cut(&self) -> Result<Forecast, PlanError> {
         let model = self.model()?;
         let mut found = Found::default();
-        cuts::search(&self.shape(&model)?, 0, &mut found, &mut { Budget::FULL })?;
+        let mode = self.mode();
+        let shape = self.shape(&model, &mode)?;
+        cuts::search(
+            &shape,
+            0,
+            &mut found,
+            (&mut Budget::full(false), &mut Choices::default()),
+        )?;
         let misfit = found.misfit.map(|(_, forecast, _)| forecast);
         let fitting = found.fitting.map(|(_, forecast)| forecast);
         fitting.or(misfit).ok_or(PlanError::Nothing("cut"))
@@ -99,7 +126,11 @@ impl Setup<'_> {
     ///
     /// Those of [`best_cut`](Self::best_cut).
     pub fn balanced_cut(&self) -> Result<Vec<usize>, PlanError> {
-        Ok(self.shape(&self.model()?)?.balanced_cut()?)
+        Ok(self.shape(&self.model()?, &self.mode())?.balanced_cut()?)
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::Fixed(self.recompute.clone())
     }
 
     fn model(&self) -> Result<ProfiledModel<'_>, PlanError> {
@@ -129,8 +160,11 @@ impl Setup<'_> {
         Err(PlanError::Profiles { profiles, devices })
     }
 
-    fn shape<'a>(&'a self, model: &'a ProfiledModel<'a>) -> Result<Shape<'a>, PlanError> {
-        let options = (self.recompute, self.weights);
-        Shape::new(model, self.devices, self.schedule, options)
+    fn shape<'a>(
+        &'a self,
+        model: &'a ProfiledModel<'a>,
+        mode: &'a Mode,
+    ) -> Result<Shape<'a>, PlanError> {
+        Shape::new(model, self.devices, self.schedule, (mode, self.weights))
     }
 }

@@ -11,7 +11,10 @@ use stovepipe_schedule::{
     WeightPolicy,
 };
 
-use super::{Forecast, PlanError};
+use super::{
+    Forecast, PlanError,
+    recomputed::{Recomputed, Run},
+};
 use crate::{CutError, LayerProfile, Machine, MemoryUse, OptimizerState, Profile, cut_chain_by};
 
 /// A model, with costs for the samples of a micro-batch.
@@ -32,6 +35,8 @@ struct SummedProfile {
     profile: Profile,
     forward: Vec<f64>,
     quiet: Vec<f64>,
+    /// The faster of the two, layer by layer.
+    faster: Vec<f64>,
     input: Vec<f64>,
     weight: Vec<f64>,
     /// Bytes.
@@ -50,6 +55,7 @@ impl SummedProfile {
         Self {
             forward: sums(|layer| layer.forward),
             quiet: sums(LayerProfile::quiet_or_forward),
+            faster: sums(|layer| layer.quiet_or_forward().min(layer.forward)),
             input: sums(|layer| layer.backward - layer.weight_or_half()),
             weight: sums(LayerProfile::weight_or_half),
             parameters: bytes(|layer| layer.parameters),
@@ -111,40 +117,101 @@ impl<'a> ProfiledModel<'a> {
         bytes(&self.on(0).trained, layers)
     }
 
-    /// Seconds of both passes through all layers at speed 1, with the faster kind of forward pass.
-    pub fn total(&self) -> f64 {
+    /// Seconds of a micro-batch through all layers and back at speed 1, with the faster kind of forward pass,
+    /// and with the gradients of weights.
+    pub fn way_and_total(&self) -> (f64, f64) {
         let sums = self.on(0);
         let total = |sums: &[f64]| sums.last().copied().unwrap_or_default();
-        let forward = total(&sums.forward).min(total(&sums.quiet));
-        forward + total(&sums.input) + total(&sums.weight)
+        let way = total(&sums.faster) + total(&sums.input);
+        (way, way + total(&sums.weight))
     }
 
-    fn stage(&self, device: usize, layers: Range<usize>) -> StageCosts {
-        let sums = self.on(device);
-        let profile = &sums.profile;
+    /// Bytes of the input of a stage that begins with a layer.
+    pub fn input(&self, first: usize) -> f64 {
+        match first {
+            0 => self.on(0).profile.input as f64,
+            _ => self.output(first - 1),
+        }
+    }
+
+    /// Bytes of all activations of a stage.
+    pub fn activations(&self, layers: &Range<usize>) -> f64 {
+        self.input(layers.start) + bytes(&self.on(0).kept, layers) as f64
+    }
+
+    /// Bytes that a layer returns.
+    pub fn output(&self, layer: usize) -> f64 {
+        self.on(0).profile.layers[layer].output as f64
+    }
+
+    /// Seconds of a forward pass of these layers, each of the faster kind.
+    pub fn fastest_forward(&self, device: usize, layers: &Range<usize>) -> f64 {
+        self.sum(device, &self.on(device).faster, layers)
+    }
+
+    fn sum(&self, device: usize, sums: &[f64], layers: &Range<usize>) -> f64 {
         let speed = self.machine.devices[device].speed;
-        let sum = |sums: &[f64]| ((sums[layers.end] - sums[layers.start]) / speed).max(0.0);
-        let input = match layers.start {
-            0 => profile.input,
-            start => profile.layers[start - 1].output,
-        };
+        ((sums[layers.end] - sums[layers.start]) / speed).max(0.0)
+    }
+
+    /// Forward passes of these layers.
+    pub fn run(&self, device: usize, layers: Range<usize>) -> Run {
+        let sums = self.on(device);
+        Run {
+            forward: self.sum(device, &sums.forward, &layers),
+            quiet: self.sum(device, &sums.quiet, &layers),
+            activations: bytes(&sums.kept, &layers) as f64,
+        }
+    }
+
+    /// What a stage of these layers keeps and repeats of a micro-batch that recomputes these segments.
+    fn recomputed(
+        &self,
+        device: usize,
+        layers: &Range<usize>,
+        segments: &[Range<usize>],
+    ) -> Recomputed {
+        let (mut all, mut begin) = (Recomputed::default(), layers.end);
+        for segment in segments.iter().rev() {
+            if segment.end < begin {
+                all.keep(self.run(device, segment.end..begin));
+            }
+            let run = self.run(device, segment.clone());
+            all.recompute(run, self.output(segment.end - 1));
+            begin = segment.start;
+        }
+        if layers.start < begin {
+            all.keep(self.run(device, layers.start..begin));
+        }
+        all.enter(self.input(layers.start));
+        all
+    }
+
+    /// The costs of a stage of these layers, some of which are recomputed.
+    fn stage(&self, device: usize, layers: Range<usize>, recomputed: Recomputed) -> StageCosts {
+        let sums = self.on(device);
+        let run = self.run(device, layers.clone());
         let parameters = self.parameters(&layers);
         // The input and what each layer keeps. Weight gradients need at most as much.
-        let activations = input.saturating_add(bytes(&sums.kept, &layers)) as f64;
+        let activations = self.activations(&layers);
         StageCosts {
-            forward: sum(&sums.forward),
-            quiet: sum(&sums.quiet),
-            input: sum(&sums.input),
-            weight: sum(&sums.weight),
+            forward: run.forward,
+            quiet: recomputed.quiet,
+            again: recomputed.again,
+            late: recomputed.late,
+            input: self.sum(device, &sums.input, &layers),
+            weight: self.sum(device, &sums.weight, &layers),
             update: 0.0,
             buckets: Vec::new(),
-            output: profile.layers[layers.end - 1].output as f64,
+            output: self.output(layers.end - 1),
             memory: StageMemory {
                 fixed: MemoryUse::at_rest(parameters, self.trained(&layers), self.state).total()
                     as f64,
                 version: parameters as f64,
-                input: input as f64,
                 activations,
+                input: recomputed.inputs,
+                kept: recomputed.kept,
+                rerun: recomputed.most,
                 context: activations,
             },
         }
@@ -179,7 +246,7 @@ impl<'a> ProfiledModel<'a> {
         buckets
     }
 
-    /// Seconds of a layer on a device for `count` micro-batches, `again` of which are recomputed.
+    /// Seconds of a layer on a device for `count` micro-batches, of which it recomputes `again`.
     fn seconds(&self, device: usize, layer: usize, count: usize, again: usize) -> f64 {
         let layer = &self.on(device).profile.layers[layer];
         let kept = (count - again) as f64 * layer.forward;
@@ -194,14 +261,42 @@ pub(super) struct Shape<'a> {
     /// Of each worker.
     pub devices: &'a [usize],
     pub schedule: &'a Schedule,
-    pub recompute: Recompute,
+    pub mode: &'a Mode,
     weights: WeightPolicy,
     /// Of each worker.
     versions: Vec<usize>,
+    /// By stage and micro-batch, whether all activations are kept.
+    pub whole: Vec<Vec<bool>>,
     /// How often each worker runs each of its stages.
     pub loads: Vec<Vec<Load>>,
     /// Whether previous stages wait for a worker's last pass of every micro-batch.
     pub ends_with_gradient: bool,
+}
+
+/// How it is decided what a shape recomputes.
+#[derive(Clone, Debug)]
+pub(super) enum Mode {
+    Fixed(Recompute),
+    /// For each cut, layer by layer.
+    ByLayer,
+}
+
+impl Mode {
+    /// Whose micro-batches that keep all are those of this mode.
+    fn pattern(&self) -> &Recompute {
+        match self {
+            Self::Fixed(recompute) => recompute,
+            Self::ByLayer => &Recompute::Always,
+        }
+    }
+
+    /// The one that takes least time.
+    pub fn fastest(&self) -> &Recompute {
+        match self {
+            Self::Fixed(recompute) => recompute,
+            Self::ByLayer => &Recompute::Never,
+        }
+    }
 }
 
 /// How often a worker runs a stage.
@@ -219,21 +314,30 @@ impl<'a> Shape<'a> {
         model: &'a ProfiledModel<'a>,
         devices: &'a [usize],
         schedule: &'a Schedule,
-        (recompute, weights): (Recompute, WeightPolicy),
+        (mode, weights): (&'a Mode, WeightPolicy),
     ) -> Result<Self, PlanError> {
         let actions = schedule.workers().iter().flatten();
         let mut passes = actions.map(|action| action.pass);
+        let stages = 0..schedule.stages();
+        let whole: Vec<_> = stages
+            .map(|stage| mode.pattern().kept(schedule, stage))
+            .collect();
         Ok(Self {
             model,
             devices,
-            recompute,
+            mode,
             weights,
             versions: schedule.weight_versions(weights)?,
-            loads: loads(schedule, recompute),
+            loads: loads(schedule, &whole),
+            whole,
             ends_with_gradient: passes
                 .all(|pass| matches!(pass, Pass::Forward | Pass::Backward | Pass::Update)),
             schedule,
         })
+    }
+
+    pub fn is_by_layer(&self) -> bool {
+        matches!(self.mode, Mode::ByLayer)
     }
 
     /// How many steps, or updates, the schedule has.
@@ -246,8 +350,11 @@ impl<'a> Shape<'a> {
     }
 
     /// The costs of a stage of these layers on a worker.
-    pub fn stage(&self, worker: usize, layers: Range<usize>) -> StageCosts {
-        self.model.stage(self.devices[worker], layers)
+    pub fn stage(&self, worker: usize, layers: &Range<usize>, recompute: &Recompute) -> StageCosts {
+        let segments = recompute.segments(layers.clone());
+        let device = self.devices[worker];
+        let recomputed = self.model.recomputed(device, layers, &segments);
+        self.model.stage(device, layers.clone(), recomputed)
     }
 
     /// The cut whose slowest stage takes least.
@@ -258,27 +365,34 @@ impl<'a> Shape<'a> {
                 of_stage[load.stage].push((device, load.count, load.again));
             }
         }
+        let recompute = self.mode.fastest();
         cut_chain_by(self.model.layers(), self.stages(), |stage, layer| {
-            let replicas = of_stage[stage].iter();
-            let seconds = replicas
-                .map(|&(device, count, again)| self.model.seconds(device, layer, count, again));
+            let is_again = !recompute.segments(layer..layer + 1).is_empty();
+            let seconds = of_stage[stage].iter().map(|&(device, count, again)| {
+                let again = if is_again { again } else { 0 };
+                self.model.seconds(device, layer, count, again)
+            });
             seconds.max_by(f64::total_cmp).unwrap_or_default()
         })
     }
 
     /// Predicts the cost of a cut.
-    pub fn forecast(&self, cut: &[usize]) -> Result<Forecast, PlanError> {
-        let costs = self.costs(cut);
+    pub fn forecast(&self, cut: &[usize], recompute: &Recompute) -> Result<Forecast, PlanError> {
+        let costs = self.costs(cut, recompute);
         let simulation = self.schedule.simulate(&costs)?;
         let held = simulation.peak_held().into_iter().enumerate();
         let memory = held.map(|(worker, held)| self.memory(worker, cut, held));
         let again = self.loads.iter().enumerate().map(|(worker, loads)| {
-            let seconds = |load: &Load| load.again as f64 * costs.stages[load.stage].forward;
+            let seconds = |load: &Load| {
+                let costs = &costs.stages[load.stage];
+                load.again as f64 * (costs.again + costs.late)
+            };
             let speed = costs.speeds.get(worker).copied().unwrap_or(1.0);
             loads.iter().map(seconds).sum::<f64>() / speed
         });
         Ok(Forecast {
             balance: cut.to_vec(),
+            recompute: recompute.clone(),
             step_time: simulation.makespan() / self.updates(),
             bubble: simulation.bubble(),
             utilisation: simulation.utilisation(),
@@ -292,7 +406,7 @@ impl<'a> Shape<'a> {
         misfit(self.model.machine, self.devices, forecast)
     }
 
-    fn memory(&self, worker: usize, cut: &[usize], held: HeldBytes) -> MemoryUse {
+    pub fn memory(&self, worker: usize, cut: &[usize], held: HeldBytes) -> MemoryUse {
         let ranges = ranges(cut);
         let rest = self.loads[worker].iter().map(|load| {
             let parameters = self.model.parameters(&ranges[load.stage]);
@@ -324,12 +438,12 @@ impl<'a> Shape<'a> {
         bytes.max().unwrap_or_default()
     }
 
-    fn costs(&self, cut: &[usize]) -> Costs {
+    pub fn costs(&self, cut: &[usize], recompute: &Recompute) -> Costs {
         let ranges = ranges(cut);
         let mut stages = Vec::with_capacity(ranges.len());
         for (stage, layers) in ranges.iter().enumerate() {
             let replicas = self.schedule.replicas(stage);
-            let own = |&worker: &usize| (worker, self.stage(worker, layers.clone()));
+            let own = |&worker: &usize| (worker, self.stage(worker, layers, recompute));
             // The costs are those of the slowest replica.
             let slowest =
                 (replicas.iter().map(own)).max_by(|a, b| seconds(&a.1).total_cmp(&seconds(&b.1)));
@@ -343,21 +457,26 @@ impl<'a> Shape<'a> {
             links.push(Link::default());
         }
         Costs {
-            speeds: self.speeds(&stages, &ranges),
+            speeds: self.speeds(&stages, &ranges, recompute),
             stages,
             links,
-            recompute: self.recompute,
+            recompute: recompute.clone(),
             weights: self.weights,
         }
     }
 
     /// The speed of each worker, relative to the slowest replicas of its stages. Empty if all are 1.
-    fn speeds(&self, slowest: &[StageCosts], ranges: &[Range<usize>]) -> Vec<f64> {
+    fn speeds(
+        &self,
+        slowest: &[StageCosts],
+        ranges: &[Range<usize>],
+        recompute: &Recompute,
+    ) -> Vec<f64> {
         let speed = |(worker, loads): (usize, &Vec<Load>)| {
             let (mut all, mut own) = (0.0, 0.0);
             for &Load { stage, count, .. } in loads {
                 all += count as f64 * seconds(&slowest[stage]);
-                own += count as f64 * seconds(&self.stage(worker, ranges[stage].clone()));
+                own += count as f64 * seconds(&self.stage(worker, &ranges[stage], recompute));
             }
             if own > 0.0 { all / own } else { 1.0 }
         };
@@ -428,17 +547,16 @@ pub(crate) fn ranges(cut: &[usize]) -> Vec<Range<usize>> {
     next.collect()
 }
 
-fn loads(schedule: &Schedule, recompute: Recompute) -> Vec<Vec<Load>> {
+fn loads(schedule: &Schedule, whole: &[Vec<bool>]) -> Vec<Vec<Load>> {
     let mut loads: Vec<Vec<Load>> = vec![Vec::new(); schedule.workers().len()];
-    for stage in 0..schedule.stages() {
-        let kept = recompute.kept(schedule, stage);
+    for (stage, whole) in whole.iter().enumerate() {
         for &worker in schedule.replicas(stage) {
             let is_own = |action: &&Action| action.stage == stage && action.pass == Pass::Forward;
             let own = schedule.workers()[worker].iter().filter(is_own);
             let (mut count, mut again) = (0, 0);
             for action in own {
                 count += 1;
-                again += usize::from(!kept[action.micro_batch]);
+                again += usize::from(!whole[action.micro_batch]);
             }
             loads[worker].push(Load {
                 stage,

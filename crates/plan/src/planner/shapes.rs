@@ -1,13 +1,13 @@
 //! Lists the shapes to choose from.
 
 use stovepipe_schedule::{
-    DataParallel, Recompute, Rule, RuleOptions, Schedule, ScheduleError, Scheduler, WeightPolicy,
+    DataParallel, Rule, RuleOptions, Schedule, ScheduleError, Scheduler, WeightPolicy,
 };
 
 use super::{
     Candidate, Forecast, PlanError, PlanRequest,
     request::FEW,
-    shape::{ProfiledModel, Shape},
+    shape::{Mode, ProfiledModel, Shape},
 };
 
 /// The most orders of different devices that are tried.
@@ -21,7 +21,7 @@ pub(super) struct ShapeRequest {
     /// Of an update.
     pub micro_batches: usize,
     pub updates: usize,
-    pub recompute: Recompute,
+    pub mode: Mode,
     /// Of each stage.
     pub replicas: Vec<usize>,
     /// Of replicas of the whole pipeline. Otherwise empty.
@@ -56,7 +56,7 @@ impl ShapeRequest {
         model: &'a ProfiledModel<'a>,
         schedule: &'a Schedule,
     ) -> Result<Shape<'a>, PlanError> {
-        let options = (self.recompute, WeightPolicy::default());
+        let options = (&self.mode, WeightPolicy::default());
         Shape::new(model, &self.devices, schedule, options)
     }
 
@@ -65,7 +65,6 @@ impl ShapeRequest {
             schedule: self.rule,
             chunks: self.chunks,
             micro_batches: self.micro_batches,
-            recompute: self.recompute,
             replicas: self.replicas,
             shares: self.shares,
             devices: self.devices,
@@ -74,27 +73,41 @@ impl ShapeRequest {
     }
 
     /// The planner reports the best candidate of each group.
-    pub fn group(&self) -> (Rule, u8) {
-        (self.rule, self.recompute as u8)
+    pub fn group(&self) -> (Rule, String) {
+        let mode = match &self.mode {
+            Mode::Fixed(recompute) => recompute.to_string(),
+            Mode::ByLayer => "by-layer".to_owned(),
+        };
+        (self.rule, mode)
+    }
+
+    pub fn is_by_layer(&self) -> bool {
+        matches!(self.mode, Mode::ByLayer)
     }
 
     /// A lower bound of the seconds of a step or an update, for every cut: some worker has at least its share
     /// of the work.
     pub fn bound(&self, model: &ProfiledModel) -> f64 {
         let speed = |&device: &usize| model.machine.devices[device].speed;
-        let speeds = self.devices.iter().map(speed);
-        let fastest = speeds.clone().fold(0.0, f64::max);
-        let share = model.total() / speeds.sum::<f64>();
+        let mut speeds: Vec<f64> = self.devices.iter().map(speed).collect();
+        speeds.sort_by(|a, b| b.total_cmp(a));
+        let fastest = speeds.first().copied().unwrap_or(1.0);
+        let (way, total) = model.way_and_total();
         let micro_batches = (self.updates * self.micro_batches) as f64;
         let is_plain = self.replicas.len() == self.devices.len();
-        let all = if is_plain && matches!(self.rule, Rule::GPipe | Rule::OneForwardOneBackward) {
-            // The first micro-batch has to reach that worker, and the last gradient to leave it.
-            model.total() / fastest + (micro_batches - 1.0) * share
+        let ratio = if is_plain && matches!(self.rule, Rule::GPipe | Rule::OneForwardOneBackward) {
+            // The first micro-batch has to reach a worker, and the last gradient to leave it: no worker k has
+            // more than 1/m of the time that the workers before it leave.
+            1.0 - 1.0 / micro_batches
         } else {
-            // Holds for every rule.
-            (micro_batches * share).max(model.total() / fastest / 2.0)
+            1.0
         };
-        all / self.updates as f64
+        let shares = speeds
+            .iter()
+            .zip(0..)
+            .map(|(speed, place)| speed * ratio.powi(place));
+        let all = micro_batches * total / shares.sum::<f64>();
+        all.max(way / fastest) / self.updates as f64
     }
 }
 
@@ -121,13 +134,13 @@ pub(super) fn shapes(
             let busy: usize = replicas.iter().map(|&r| r.min(micro_batches)).sum();
             for devices in orders(request, busy / chunks) {
                 for shares in shares(request, &devices, layout.pipelines, micro_batches) {
-                    for &recompute in &request.recompute {
+                    for mode in request.modes(&layout.replicas) {
                         shapes.push(ShapeRequest {
                             rule,
                             chunks: *chunks,
                             micro_batches,
                             updates: request.updates(rule),
-                            recompute,
+                            mode,
                             replicas: replicas.clone(),
                             shares: shares.clone(),
                             devices: devices.clone(),

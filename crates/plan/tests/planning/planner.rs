@@ -1,5 +1,7 @@
 //! Plans, compared with every candidate.
 
+use std::ops::Range;
+
 use proptest::prelude::*;
 use stovepipe_plan::{
     BUCKET, DeviceSpec, LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, PlanRequest,
@@ -7,7 +9,7 @@ use stovepipe_plan::{
 };
 use stovepipe_schedule::{
     Action, Bucket, Costs, DataParallel, GPipe, Link, Pass, PipeDream, Recompute, RoundRobin, Rule,
-    RuleOptions, Schedule, Scheduler, StageCosts, StageMemory, WeightPolicy,
+    RuleOptions, Schedule, Scheduler, Segments, StageCosts, StageMemory, WeightPolicy,
 };
 
 /// All ways to write `sum` as `parts` positive numbers.
@@ -43,7 +45,7 @@ fn costs(
     request: &PlanRequest,
     schedule: &Schedule,
     micro_batches: usize,
-    recompute: Recompute,
+    recompute: &Recompute,
     cut: &[usize],
     devices: &[usize],
 ) -> Costs {
@@ -80,9 +82,13 @@ fn costs(
         let replicas = workers.len() as f64;
         let neighbours: Vec<_> = workers.windows(2).map(|w| (w[0], w[1])).collect();
         let ring = worst(&neighbours);
+        let own = first - count..first;
+        let rerun = Rerun::of(&profile, own.clone(), &recompute.segments(own));
         stages.push(StageCosts {
             forward: sum(&|l| l.forward) / speed,
-            quiet: sum(&|l| l.quiet.unwrap_or(l.forward)) / speed,
+            quiet: rerun.quiet / speed,
+            again: rerun.again / speed,
+            late: rerun.late / speed,
             input: sum(&|l| l.backward) / speed - weight,
             weight,
             update: 0.0,
@@ -99,8 +105,10 @@ fn costs(
             memory: StageMemory {
                 fixed: parameters + trained * (1 + u64::from(request.state.0)) as f64,
                 version: parameters,
-                input,
+                input: rerun.inputs,
                 activations,
+                kept: rerun.kept,
+                rerun: rerun.most,
                 context: activations,
             },
         });
@@ -125,10 +133,94 @@ fn costs(
     Costs {
         stages,
         links,
-        recompute,
+        recompute: recompute.clone(),
         speeds: schedule.workers().iter().enumerate().map(speed).collect(),
         weights: WeightPolicy::default(),
     }
+}
+
+/// What a stage of some layers repeats and keeps of a micro-batch that recomputes segments of them.
+#[derive(Default)]
+struct Rerun {
+    quiet: f64,
+    again: f64,
+    late: f64,
+    inputs: f64,
+    kept: f64,
+    most: f64,
+}
+
+impl Rerun {
+    /// Each value that is kept, with the first layer before whose backward pass it is gone.
+    fn of(profile: &Profile, own: Range<usize>, segments: &[Range<usize>]) -> Self {
+        let layers = &profile.layers;
+        let is_again = |layer: usize| segments.iter().any(|run| run.contains(&layer));
+        let begins = |layer: usize| segments.iter().any(|run| run.start == layer);
+        let bytes = |layer: usize| layers[layer].kept.unwrap_or(layers[layer].output) as f64;
+        let mut all = Self::default();
+        let mut values: Vec<(usize, f64)> = Vec::new();
+        for layer in own.clone() {
+            let input = match layer {
+                0 => profile.input,
+                _ => layers[layer - 1].output,
+            } as f64;
+            // A layer that keeps its activations has its output among them; within a segment nothing is kept.
+            let is_needed = begins(layer) || !is_again(layer);
+            if layer == own.start || (is_needed && is_again(layer - 1)) {
+                match is_again(layer) {
+                    true => all.inputs += input,
+                    false => all.kept += input,
+                }
+                values.push((layer, input));
+            }
+            if is_again(layer) {
+                all.quiet += layers[layer].quiet.unwrap_or(layers[layer].forward);
+            } else {
+                all.quiet += layers[layer].forward;
+                all.kept += bytes(layer);
+                values.push((layer, bytes(layer)));
+            }
+        }
+        let all_values: f64 = values.iter().map(|value| value.1).sum();
+        all.most = all_values;
+        for (place, run) in segments.iter().rev().enumerate() {
+            let seconds: f64 = run.clone().map(|layer| layers[layer].forward).sum();
+            let here: f64 = run.clone().map(bytes).sum();
+            if place == 0 {
+                all.again = seconds;
+                all.most = all_values + here;
+            } else {
+                all.late += seconds;
+                values.retain(|&(layer, _)| layer < run.end);
+                let before: f64 = values.iter().map(|value| value.1).sum();
+                all.most = all.most.max(before + here);
+            }
+        }
+        all
+    }
+}
+
+/// All ways to recompute some layers of a model.
+fn segmentations(layers: usize) -> Vec<Recompute> {
+    let mut all: Vec<Vec<Range<usize>>> = vec![Vec::new()];
+    for layer in 0..layers {
+        let longer = all.iter().flat_map(|runs| {
+            let begun = [&runs[..], &[layer..layer + 1]].concat();
+            let last = runs.last().filter(|last| last.end == layer);
+            let grown = last.map(|last| {
+                let mut runs = runs.clone();
+                *runs.last_mut().unwrap() = last.start..layer + 1;
+                runs
+            });
+            [Some(runs.clone()), Some(begun), grown]
+                .into_iter()
+                .flatten()
+        });
+        all = longer.collect();
+    }
+    let runs = all.into_iter().filter(|runs| !runs.is_empty());
+    runs.map(|runs| Recompute::Segments(Segments::new(runs).unwrap()))
+        .collect()
 }
 
 /// The gradients of a stage's layers in buckets: the part of the last pass after which each is complete,
@@ -229,6 +321,10 @@ fn kept_for_failures(request: &PlanRequest, schedule: &Schedule, cut: &[usize]) 
 fn brute_force(request: &PlanRequest) -> Option<f64> {
     let layers = request.profile.layers.len();
     let (mut best, one) = (None::<f64>, vec![1]);
+    let mut modes = request.recompute.clone();
+    if request.by_layer {
+        modes.extend(segmentations(layers));
+    }
     for &micro_batches in &request.micro_batches {
         let is_asynchronous = request.rules == [Rule::PipeDream];
         let mut schedules = match is_asynchronous {
@@ -274,7 +370,7 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
         for schedule in &schedules {
             for devices in arrangements(request.machine.devices.len(), schedule.workers().len()) {
                 for cut in compositions(layers, schedule.stages()) {
-                    for &recompute in &request.recompute {
+                    for recompute in &modes {
                         let costs =
                             costs(request, schedule, micro_batches, recompute, &cut, &devices);
                         let simulation = schedule.simulate(&costs).unwrap();
@@ -371,7 +467,7 @@ fn gradients_are_added_up_in_buckets() {
             },
             devices: &[0, 1],
             schedule: &schedule,
-            recompute: Recompute::Never,
+            recompute: &Recompute::Never,
             weights: WeightPolicy::default(),
             state: OptimizerState(2),
             bucket,
@@ -452,11 +548,117 @@ fn compare(request: &PlanRequest) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// A chain whose layers may be recomputed, on devices of unequal memory and speed, under one rule.
+fn by_layer(
+    (profile, memories, speeds): (Profile, Vec<u64>, Vec<f64>),
+    (rule, workers, micro_batches): (Rule, usize, usize),
+) -> Result<(), TestCaseError> {
+    let mut machine = machine(memories.len(), false, Some(0));
+    for (device, (memory, speed)) in machine.devices.iter_mut().zip(memories.iter().zip(speeds)) {
+        (device.memory, device.speed) = (Some(*memory), speed);
+    }
+    let workers = workers.min(machine.devices.len()).min(profile.layers.len());
+    let request = PlanRequest {
+        rules: vec![rule],
+        workers: vec![workers],
+        chunks: vec![1],
+        micro_batches: vec![micro_batches],
+        state: OptimizerState(1),
+        ..PlanRequest::new(&profile, &machine, 8)
+    };
+    if rule.stages(workers) > profile.layers.len() {
+        return Ok(());
+    }
+    compare(&request)
+}
+
+prop_compose! {
+    fn limited_devices()(
+        devices in 1..4_usize,
+    )(
+        memories in proptest::collection::vec(1_000..20_000_u64, devices),
+        speeds in proptest::collection::vec(proptest::sample::select(&[0.5, 1.0, 1.5][..]), devices),
+    ) -> (Vec<u64>, Vec<f64>) {
+        (memories, speeds)
+    }
+}
+
+fn any_rule() -> impl Strategy<Value = Rule> {
+    proptest::sample::select(Rule::synchronous().collect::<Vec<_>>())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn plans_by_layer_are_the_best(
+        profile in profile(1..7), (memories, speeds) in limited_devices(),
+        rule in any_rule(), workers in 1..4_usize, micro_batches in 1..6_usize,
+    ) {
+        by_layer((profile, memories, speeds), (rule, workers, micro_batches))?;
+    }
+}
+
+proptest! {
+    /// Layers that are recomputed cost what they do one by one.
+    #[test]
+    fn forecasts_know_segments(
+        profile in profile(2..9), rule in any_rule(), workers in 1..4_usize,
+        micro_batches in 1..6_usize, places in (any::<u64>(), any::<u64>()),
+    ) {
+        let scheduler = rule.scheduler(&RuleOptions::with_chunks(1));
+        let (stages, layers) = (scheduler.stages(workers), profile.layers.len());
+        prop_assume!(stages <= layers);
+        let machine = machine(workers, true, None);
+        let request = request(&profile, &machine);
+        let modes = segmentations(layers);
+        let recompute = &modes[places.0 as usize % modes.len()];
+        let cuts = compositions(layers, stages);
+        let cut = &cuts[places.1 as usize % cuts.len()];
+        let schedule = scheduler.schedule(stages, micro_batches).unwrap();
+        let devices: Vec<_> = (0..workers).collect();
+        let costs = costs(&request, &schedule, micro_batches, recompute, cut, &devices);
+        let expected = schedule.simulate(&costs).unwrap();
+        let samples = request.mini_batch.div_ceil(micro_batches);
+        let setup = Setup {
+            profiles: &[profile.for_samples(samples)],
+            machine: &machine,
+            devices: &devices,
+            schedule: &schedule,
+            recompute,
+            weights: WeightPolicy::default(),
+            state: request.state,
+            bucket: BUCKET,
+        };
+        let found = setup.forecast(cut).unwrap();
+        prop_assert!((found.step_time / expected.makespan() - 1.0).abs() < 1e-9);
+        let passing = passing_gradients(&request, &schedule, cut);
+        let expected = expected.peak_memory().into_iter().zip(passing);
+        for (found, (expected, passing)) in found.memory.iter().zip(expected) {
+            prop_assert_eq!(found.total(), expected as u64 + passing);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    #[ignore = "takes minutes"]
+    fn ten_thousand_plans_by_layer_are_the_best(
+        profile in profile(1..7), (memories, speeds) in limited_devices(),
+        rule in any_rule(), workers in 1..4_usize, micro_batches in 1..6_usize,
+    ) {
+        by_layer((profile, memories, speeds), (rule, workers, micro_batches))?;
+    }
+}
+
 fn request<'a>(profile: &'a Profile, machine: &'a Machine) -> PlanRequest<'a> {
     PlanRequest {
         chunks: vec![2],
         micro_batches: vec![1, 3, 4],
         state: OptimizerState(1),
+        by_layer: false,
         ..PlanRequest::new(profile, machine, 8)
     }
 }

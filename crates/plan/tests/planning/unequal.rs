@@ -50,7 +50,7 @@ fn setup<'a>(profiles: &'a [Profile], machine: &'a Machine, schedule: &'a Schedu
         machine,
         devices: &[0, 1],
         schedule,
-        recompute: Recompute::Never,
+        recompute: &Recompute::Never,
         weights: WeightPolicy::default(),
         state: OptimizerState(2),
         bucket: BUCKET,

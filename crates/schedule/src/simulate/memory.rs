@@ -16,7 +16,7 @@ use crate::Pass;
 /// for stage in &mut costs.stages {
 ///     let memory = &mut stage.memory;
 ///     (memory.fixed, memory.version) = (100.0, 20.0);
-///     (memory.input, memory.activations) = (1.0, 10.0);
+///     (memory.input, memory.activations, memory.rerun) = (1.0, 10.0, 10.0);
 /// }
 /// assert_eq!(GPipe.schedule(2, 8)?.simulate(&costs)?.peak_memory(), [180.0, 180.0]);
 /// let schedule = OneForwardOneBackward.schedule(2, 8)?;
@@ -34,7 +34,7 @@ use crate::Pass;
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct HeldBytes {
-    /// Inputs of those that will be recomputed.
+    /// Inputs of what will be recomputed.
     pub inputs: f64,
     /// Activations, from the forward pass to the input gradient.
     pub activations: f64,
@@ -137,10 +137,13 @@ impl Simulation<'_> {
             // An action's inputs and outputs are in memory at the same time.
             match action.pass {
                 Pass::Forward if is_kept => held.activations += memory.activations,
-                Pass::Forward => held.inputs += memory.input,
+                Pass::Forward => {
+                    held.inputs += memory.input;
+                    held.activations += memory.kept;
+                }
                 pass if pass.sends_gradient() && !is_kept => {
                     held.inputs -= memory.input;
-                    held.activations += memory.activations;
+                    held.activations += memory.rerun - memory.kept;
                 }
                 _ => {}
             }
@@ -148,10 +151,15 @@ impl Simulation<'_> {
                 seconds: slot.start,
                 held,
             });
+            let most = if is_kept {
+                memory.activations
+            } else {
+                memory.rerun
+            };
             match action.pass {
-                Pass::Backward => held.activations -= memory.activations,
+                Pass::Backward => held.activations -= most,
                 Pass::InputGradient => {
-                    held.activations -= memory.activations;
+                    held.activations -= most;
                     held.contexts += memory.context;
                 }
                 Pass::WeightGradient => held.contexts -= memory.context,

@@ -6,8 +6,8 @@ use crate::{Bucket, Pass};
 impl Simulation<'_> {
     /// When the buckets of a stage are reduced after what ran so far, if each takes so many `seconds`.
     pub(super) fn reduce(&self, stage: usize, seconds: impl Fn(&Bucket) -> f64) -> Vec<Slot> {
-        let (schedule, all) = (self.schedule, self.costs);
-        let (costs, replicas) = (&all.stages[stage], schedule.replicas(stage));
+        let schedule = self.schedule;
+        let (costs, replicas) = (&self.costs.stages[stage], schedule.replicas(stage));
         if !schedule.is_training() || replicas.len() < 2 {
             return Vec::new();
         }
@@ -15,10 +15,10 @@ impl Simulation<'_> {
         let last = |&worker: &usize| {
             let actions = schedule.workers()[worker].iter().zip(&self.slots[worker]);
             let mut own = actions.rev().filter(|(action, _)| action.stage == stage);
-            let speed = all.speed(worker);
             own.find_map(|(action, slot)| match action.pass {
-                Pass::Backward => Some((slot.end, (costs.input + costs.weight) / speed)),
-                Pass::WeightGradient => Some((slot.end, costs.weight / speed)),
+                Pass::Backward | Pass::WeightGradient => {
+                    Some((slot.end, self.length(worker, *action)))
+                }
                 _ => None,
             })
         };

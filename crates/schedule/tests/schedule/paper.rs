@@ -23,6 +23,7 @@ fn step(forward: &[f64], micro_batches: usize, link: Link, bytes: f64) -> f64 {
     let stage = |seconds: &f64| StageCosts {
         forward: seconds / share,
         quiet: seconds / share,
+        again: seconds / share,
         input: seconds / share,
         weight: seconds / share,
         output: bytes / share,

@@ -6,8 +6,8 @@ use crate::common::{self, any_costs, any_draft, schedule_and_costs};
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Bucket, CostError, Costs, DataParallel, GPipe, Interleaved, Link,
-    OneForwardOneBackward, Pass, Recompute, Rule, RuleOptions, Schedule, Scheduler, Span, SpanKind,
-    VHalf, VMin, VOneForwardOneBackward, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
+    OneForwardOneBackward, Pass, Recompute, Rule, RuleOptions, Schedule, Scheduler, Segments, Span,
+    SpanKind, VHalf, VMin, VOneForwardOneBackward, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
 };
 
 fn bubble(scheduler: &dyn Scheduler, micro_batches: usize, costs: &Costs) -> f64 {
@@ -281,7 +281,7 @@ impl<'a> Naive<'a> {
                 && (next.stage, next.micro_batch) == (stage, micro_batch)
         });
         let by_mode = match self.costs.recompute {
-            Recompute::Always => false,
+            Recompute::Always | Recompute::Segments(_) => false,
             Recompute::ExceptLast => is_last,
             Recompute::Never => true,
         };
@@ -291,7 +291,7 @@ impl<'a> Naive<'a> {
     fn recomputation(&self, action: Action) -> f64 {
         match action.pass {
             Pass::Backward | Pass::InputGradient if !self.is_kept(action) => {
-                self.costs.stages[action.stage].forward / self.speed(self.place[&action].0)
+                self.costs.stages[action.stage].again / self.speed(self.place[&action].0)
             }
             _ => 0.0,
         }
@@ -302,8 +302,10 @@ impl<'a> Naive<'a> {
         let seconds = match action.pass {
             Pass::Forward if self.is_kept(action) => costs.forward,
             Pass::Forward => costs.quiet,
-            Pass::Backward => costs.input + costs.weight,
-            Pass::InputGradient => costs.input,
+            Pass::Backward if self.is_kept(action) => costs.input + costs.weight,
+            Pass::Backward => costs.late + costs.input + costs.weight,
+            Pass::InputGradient if self.is_kept(action) => costs.input,
+            Pass::InputGradient => costs.late + costs.input,
             Pass::WeightGradient => costs.weight,
             Pass::Update => costs.update,
         };
@@ -425,14 +427,17 @@ impl<'a> Naive<'a> {
             match action.pass {
                 Pass::Forward if !is_training => {}
                 Pass::Forward if self.is_kept(action) => keep(memory.activations),
-                Pass::Forward => keep(memory.input),
-                Pass::Backward => {
-                    keep(memory.activations);
-                    keep(0.0);
-                }
-                Pass::InputGradient => {
-                    keep(memory.activations);
-                    keep(memory.context);
+                Pass::Forward => keep(memory.input + memory.kept),
+                Pass::Backward | Pass::InputGradient => {
+                    keep(if self.is_kept(action) {
+                        memory.activations
+                    } else {
+                        memory.rerun
+                    });
+                    keep(match action.pass {
+                        Pass::InputGradient => memory.context,
+                        _ => 0.0,
+                    });
                 }
                 Pass::WeightGradient => keep(0.0),
                 Pass::Update => {}
@@ -678,6 +683,19 @@ fn forward_passes_that_keep_less_are_faster() {
     assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 6.0);
     costs.recompute = Recompute::Always;
     assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 7.0);
+}
+
+#[test]
+fn layers_that_run_again_late_do_not_hide_in_the_bubble() {
+    let schedule: Schedule = "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1".parse().unwrap();
+    let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    costs.recompute = Recompute::Segments(Segments::new([0..1]).unwrap());
+    for stage in &mut costs.stages {
+        (stage.again, stage.late) = (0.5, 0.25);
+    }
+    // Stage 1: F 1–3, R 3–3.5, B 3.5–5.75, R 5.75–6.25, B 6.25–8.5; stage 0: R 2–2.5, B 5.75–8, R 8–8.5,
+    // B 8.5–10.75.
+    assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 10.75);
 }
 
 /// Two replicas, three micro-batches: the last backward pass of replica 0 is from 6 to 10, that

@@ -551,7 +551,7 @@ impl PipelineSettings {
             .balance(self.balance(measured))
             .schedule(self.scheduler()?)
             .micro_batches(self.micro_batches)
-            .recompute(self.recompute)
+            .recompute(self.recompute.clone())
             .threads_per_stage(self.threads_per_stage)
             .stall_timeout(self.stall_limit())
             .bucket(self.bucket_mib.saturating_mul(1 << 20))

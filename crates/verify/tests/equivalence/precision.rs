@@ -111,11 +111,17 @@ fn check<L, T>(
 {
     let alone = (1, Rule::GPipe, Recompute::Never);
     let see = |how, precision| seen(&layers, &batch, &objective, how, precision);
-    let exact = see(alone, Precision::F32);
+    let exact = see(alone.clone(), Precision::F32);
     for (precision, dtype) in [(Precision::Bf16, DType::BF16), (Precision::F16, DType::F16)] {
-        let expected = see(alone, precision);
+        let expected = see(alone.clone(), precision);
         let of_rounded = rounded(&layers, dtype);
-        let once = seen(&of_rounded, &batch, &objective, alone, Precision::F32);
+        let once = seen(
+            &of_rounded,
+            &batch,
+            &objective,
+            alone.clone(),
+            Precision::F32,
+        );
         let once = difference(&once.numbers, &exact.numbers);
         let error = difference(&expected.numbers, &exact.numbers);
         eprintln!("{precision}: {error:.5}, parameters rounded once: {once:.5}");
@@ -129,7 +135,7 @@ fn check<L, T>(
             (2, Rule::ZeroBubbleH1, Recompute::Never),
             (2, Rule::ZeroBubbleV, Recompute::Always),
         ] {
-            let found = see(how, precision);
+            let found = see(how.clone(), precision);
             let bits = |seen: &Seen| seen.numbers.iter().map(|n| n.to_bits()).collect::<Vec<_>>();
             let losses = [&found, &expected].map(|seen| seen.loss.to_bits());
             assert_eq!(losses[0], losses[1], "{precision}, {how:?}");

@@ -41,7 +41,7 @@ fn a_training_step_through_three_stages_agrees_with_pytorch() {
     for member in MEMBERS {
         for recompute in [Recompute::Always, Recompute::Never] {
             check(member, &format!("three stages, {recompute}"), |golden| {
-                pipelined_step(golden, recompute)
+                pipelined_step(golden, recompute.clone())
             });
         }
     }

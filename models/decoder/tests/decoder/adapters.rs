@@ -134,7 +134,7 @@ fn cuts_change_no_bit() {
     for stages in 1..=4 {
         for recompute in [Recompute::Never, Recompute::ExceptLast, Recompute::Always] {
             assert!(
-                run(stages, recompute) == expected,
+                run(stages, recompute.clone()) == expected,
                 "{stages} stages, {recompute:?}"
             );
         }

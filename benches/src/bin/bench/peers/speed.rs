@@ -177,11 +177,16 @@ impl Race {
         let mut entrants = vec![
             piped("1F1B", one, Recompute::Never, false),
             piped("GPipe", gpipe, Recompute::Never, false),
-            piped("1F1B, both recompute", one, always, true),
+            piped("1F1B, both recompute", one, always.clone(), true),
             piped("GPipe, both recompute", gpipe, always, true),
         ];
         if self.full {
-            entrants.push(piped("1F1B, only we recompute", one, except_last, false));
+            entrants.push(piped(
+                "1F1B, only we recompute",
+                one,
+                except_last.clone(),
+                false,
+            ));
             entrants.push(piped("GPipe, only we recompute", gpipe, except_last, false));
             let whole = |name, work, threads| Entrant {
                 name,

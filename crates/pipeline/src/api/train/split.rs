@@ -41,7 +41,7 @@ impl<L: Layer, T: Flow> MiniBatch<L, T> {
         let keeps_outputs = batch.keeps_outputs;
         let batch = SplitBatch::<L, T>::new(batch, engine.micro_batches, objective)?;
         // A layer that was frozen when the pipeline was built may draw random numbers now.
-        let recompute = engine.schedules.recompute;
+        let recompute = &engine.schedules.recompute;
         unkeyed::check(pipeline.layers(), engine.unkeyed_policy, recompute)?;
         let schedule = engine.schedules.of(batch.sizes.len())?;
         Ok(Self {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Bucket, Costs, DataParallel, Link, Pass, Recompute, RoundRobin, Rule, RuleOptions,
-    Schedule, Scheduler, Span, SpanKind, StageCosts, StageMemory, WeightPolicy,
+    Schedule, Scheduler, Segments, Span, SpanKind, StageCosts, StageMemory, WeightPolicy,
 };
 
 /// Lines of schedules or programs, with `/` between workers, and what is expected of each after `=>`.
@@ -209,14 +209,17 @@ fn eighths(most: u32) -> impl Strategy<Value = f64> + Clone {
 
 prop_compose! {
     fn any_stage_costs()(
-        [forward, quiet, input, weight, update, output] in [(); 6].map(|()| eighths(40)),
-        [fixed, version, kept_input, activations, context] in [(); 5].map(|()| eighths(1000)),
+        [forward, quiet, again, late] in [(); 4].map(|()| eighths(40)),
+        [input, weight, update, output] in [(); 4].map(|()| eighths(40)),
+        [fixed, version, kept_input, kept] in [(); 4].map(|()| eighths(1000)),
+        [activations, rerun, context] in [(); 3].map(|()| eighths(1000)),
         buckets in prop::collection::vec((eighths(9), eighths(40)), 0..4),
     ) -> StageCosts {
         let bucket = |(ready, seconds)| Bucket { ready, seconds };
         let buckets = buckets.into_iter().map(bucket).collect();
-        let memory = StageMemory { fixed, version, input: kept_input, activations, context };
-        StageCosts { forward, quiet, input, weight, update, buckets, output, memory }
+        let memory =
+            StageMemory { fixed, version, activations, input: kept_input, kept, rerun, context };
+        StageCosts { forward, quiet, again, late, input, weight, update, buckets, output, memory }
     }
 }
 
@@ -228,6 +231,16 @@ prop_compose! {
     }
 }
 
+fn any_recompute() -> impl Strategy<Value = Recompute> {
+    let segments = Segments::new([0..1]).unwrap();
+    let modes = Recompute::MODES.into_iter();
+    prop::sample::select(
+        modes
+            .chain([Recompute::Segments(segments)])
+            .collect::<Vec<_>>(),
+    )
+}
+
 prop_compose! {
     /// Unequal stages, links, and any recomputation. Times are multiples of 1/8 s: sums are exact.
     pub fn any_costs(stages: usize)(
@@ -235,7 +248,7 @@ prop_compose! {
     )(
         stages in prop::collection::vec(any_stage_costs(), stages),
         links in prop::collection::vec(any_link(), links),
-        recompute in prop::sample::select(&Recompute::ALL[..]),
+        recompute in any_recompute(),
         weights in Just(WeightPolicy::Stashing),
     ) -> Costs {
         Costs { stages, links, recompute, speeds: Vec::new(), weights }

@@ -1,0 +1,334 @@
+//! Chooses what to recompute for a cut: for each worker, what fits its device, and of that what makes the
+//! step fastest.
+//!
+//! The order of a worker's passes alone says what it holds at once. So what fits is known before any step
+//! is simulated. A step that takes for each worker the least of each time is no longer than any choice
+//! allows: workers are fixed one after the other, and what cannot be better is skipped.
+
+use std::ops::Range;
+
+use stovepipe_schedule::{Costs, HeldBytes, Pass, Recompute, Segments};
+
+use super::{
+    PlanError,
+    recomputed::{Choice, Choices, Recomputed},
+    shape::{Load, Shape, ranges},
+};
+
+/// The most combinations of choices for the stages of one worker that are looked at.
+const MOST_COMBINATIONS: usize = 20_000;
+
+/// What a worker holds for micro-batches at one time, in micro-batches of each of its stages.
+#[derive(Clone, Debug, PartialEq)]
+struct Moment(Vec<Counts>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counts {
+    /// That keep all.
+    whole: f64,
+    /// That will be recomputed.
+    waiting: f64,
+    /// That are recomputed now.
+    going: f64,
+    /// Whose gradients of weights are missing.
+    contexts: f64,
+}
+
+impl Counts {
+    fn values(self) -> [f64; 4] {
+        [self.whole, self.waiting, self.going, self.contexts]
+    }
+}
+
+impl Moment {
+    fn is_within(&self, other: &Self) -> bool {
+        let pairs = self.0.iter().zip(&other.0);
+        pairs.into_iter().all(|(own, other)| {
+            let pairs = own.values().into_iter().zip(other.values());
+            pairs.into_iter().all(|(own, other)| own <= other)
+        })
+    }
+}
+
+/// The times when a worker may hold most.
+fn moments(shape: &Shape, worker: usize) -> Vec<Moment> {
+    let loads = &shape.loads[worker];
+    let mut now = Moment(vec![Counts::default(); loads.len()]);
+    let mut all: Vec<Moment> = Vec::new();
+    for action in &shape.schedule.workers()[worker] {
+        let Some(place) = loads.iter().position(|load| load.stage == action.stage) else {
+            continue;
+        };
+        let is_whole = shape.whole[action.stage][action.micro_batch];
+        let counts = &mut now.0[place];
+        match action.pass {
+            Pass::Forward if is_whole => counts.whole += 1.0,
+            Pass::Forward => counts.waiting += 1.0,
+            pass if pass.sends_gradient() && !is_whole => {
+                counts.waiting -= 1.0;
+                counts.going += 1.0;
+            }
+            _ => {}
+        }
+        if !all.iter().any(|other| now.is_within(other)) {
+            all.retain(|other| !other.is_within(&now));
+            all.push(now.clone());
+        }
+        let counts = &mut now.0[place];
+        match action.pass {
+            Pass::Backward | Pass::InputGradient => {
+                let left = if is_whole {
+                    &mut counts.whole
+                } else {
+                    &mut counts.going
+                };
+                *left -= 1.0;
+                counts.contexts += f64::from(u8::from(action.pass == Pass::InputGradient));
+            }
+            Pass::WeightGradient => counts.contexts -= 1.0,
+            Pass::Forward | Pass::Update => {}
+        }
+    }
+    all
+}
+
+/// Choices for all stages of a worker.
+#[derive(Clone, Debug)]
+struct Combination {
+    /// One for each stage.
+    choices: Vec<Choice>,
+    /// Seconds that the worker needs for what is chosen.
+    seconds: f64,
+}
+
+impl Combination {
+    fn is_as_fast_as(&self, other: &Self) -> bool {
+        let pairs = self.choices.iter().zip(&other.choices);
+        pairs.into_iter().all(|(own, other)| {
+            let (own, other) = (own.costs, other.costs);
+            own.quiet <= other.quiet && own.again <= other.again && own.late <= other.late
+        })
+    }
+}
+
+/// What to recompute for the cuts of a shape.
+pub(super) struct ByLayer<'a, 'b> {
+    shape: &'a Shape<'b>,
+    /// Of each worker.
+    moments: Vec<Vec<Moment>>,
+}
+
+/// What is still to be decided for a cut.
+pub(super) struct Open {
+    cut: Vec<usize>,
+    /// Of each worker, the fastest first.
+    combinations: Vec<Vec<Combination>>,
+    /// With the least times of what is not decided.
+    costs: Costs,
+    /// Of each worker that is decided.
+    decided: Vec<usize>,
+    /// Whether what is left holds the best choice.
+    pub is_whole: bool,
+}
+
+impl<'a, 'b> ByLayer<'a, 'b> {
+    pub fn new(shape: &'a Shape<'b>) -> Self {
+        let workers = 0..shape.loads.len();
+        Self {
+            shape,
+            moments: workers.map(|worker| moments(shape, worker)).collect(),
+        }
+    }
+
+    /// What may be recomputed for a cut; if it does not fit a worker, what comes closest there.
+    pub fn open(&self, cut: &[usize], choices: &mut Choices) -> Open {
+        let ranges = ranges(cut);
+        let mut open = Open {
+            cut: cut.to_vec(),
+            combinations: Vec::new(),
+            costs: self.shape.costs(cut, &Recompute::Always),
+            decided: Vec::new(),
+            is_whole: true,
+        };
+        for worker in 0..self.shape.loads.len() {
+            let found = self.combinations(worker, cut, &ranges, choices, &mut open.is_whole);
+            for (place, load) in self.shape.loads[worker].iter().enumerate() {
+                let all = found
+                    .iter()
+                    .map(|combination| combination.choices[place].costs);
+                let least = |time: fn(&Recomputed) -> f64| {
+                    all.clone()
+                        .map(|costs| time(&costs))
+                        .fold(f64::INFINITY, f64::min)
+                };
+                let stage = &mut open.costs.stages[load.stage];
+                stage.quiet = least(|costs| costs.quiet);
+                stage.again = least(|costs| costs.again);
+                stage.late = least(|costs| costs.late);
+            }
+            open.combinations.push(found);
+        }
+        open.is_whole &= !choices.are_rounded;
+        open
+    }
+
+    fn combinations(
+        &self,
+        worker: usize,
+        cut: &[usize],
+        ranges: &[Range<usize>],
+        choices: &mut Choices,
+        is_whole: &mut bool,
+    ) -> Vec<Combination> {
+        let shape = self.shape;
+        let loads = &shape.loads[worker];
+        let device = shape.devices[worker];
+        let rest = shape.memory(worker, cut, HeldBytes::default()).total() as f64;
+        let memory = shape.model.machine.devices[device].memory;
+        let limit = memory.map_or(f64::INFINITY, |bytes| bytes as f64 - rest);
+        let of_stages = loads.iter().map(|load| {
+            let mut found = choices.of(shape.model, device, &ranges[load.stage]);
+            if load.again == 0 {
+                found.retain(|choice| !choice.costs.recomputes());
+            }
+            found
+        });
+        let mut of_stages: Vec<_> = of_stages.collect();
+        thin(&mut of_stages, is_whole);
+        let whole = loads
+            .iter()
+            .map(|load| shape.model.activations(&ranges[load.stage]));
+        let whole: Vec<_> = whole.collect();
+        let held = |choices: &[Choice]| {
+            let at = |moment: &Moment| -> f64 {
+                let stages = moment.0.iter().zip(choices).zip(&whole);
+                stages
+                    .map(|((counts, choice), whole)| held(*counts, &choice.costs, *whole))
+                    .sum()
+            };
+            self.moments[worker].iter().map(at).fold(0.0, f64::max)
+        };
+        let mut fitting: Vec<Combination> = Vec::new();
+        let mut closest: Option<(f64, Vec<Choice>)> = None;
+        each_combination(&of_stages, &mut Vec::new(), &mut |choices| {
+            let bytes = held(choices);
+            if bytes <= limit {
+                let seconds = loads.iter().zip(choices);
+                let seconds = seconds.map(|(load, choice)| seconds_of(load, choice)).sum();
+                let new = Combination {
+                    choices: choices.to_vec(),
+                    seconds,
+                };
+                if !fitting.iter().any(|other| other.is_as_fast_as(&new)) {
+                    fitting.retain(|other| !new.is_as_fast_as(other));
+                    fitting.push(new);
+                }
+            } else if closest.as_ref().is_none_or(|(least, _)| bytes < *least) {
+                closest = Some((bytes, choices.to_vec()));
+            }
+        });
+        if let (true, Some((_, choices))) = (fitting.is_empty(), closest) {
+            let seconds = f64::INFINITY;
+            fitting.push(Combination { choices, seconds });
+        }
+        fitting.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        fitting
+    }
+}
+
+impl Open {
+    /// The seconds that no choice can beat.
+    pub fn bound(&self, shape: &Shape) -> Result<f64, PlanError> {
+        Ok(shape.schedule.simulate(&self.costs)?.makespan() / shape.updates())
+    }
+
+    /// The next worker, if one is not decided.
+    pub fn next(&self) -> Option<usize> {
+        let next = self.decided.len();
+        (next < self.combinations.len()).then_some(next)
+    }
+
+    /// How many choices a worker has.
+    pub fn count(&self, worker: usize) -> usize {
+        self.combinations[worker].len()
+    }
+
+    /// Decides for the next worker. Returns the costs before.
+    pub fn decide(&mut self, shape: &Shape, number: usize) -> Costs {
+        let worker = self.decided.len();
+        self.decided.push(number);
+        let before = self.costs.clone();
+        let choices = &self.combinations[worker][number].choices;
+        for (load, choice) in shape.loads[worker].iter().zip(choices) {
+            let stage = &mut self.costs.stages[load.stage];
+            let costs = &choice.costs;
+            (stage.quiet, stage.again, stage.late) = (costs.quiet, costs.again, costs.late);
+        }
+        before
+    }
+
+    /// Takes back what was decided last.
+    pub fn take_back(&mut self, before: Costs) {
+        self.decided.pop();
+        self.costs = before;
+    }
+
+    /// The cut, and what is recomputed. All workers must be decided.
+    pub fn decided(&self) -> (&[usize], Recompute) {
+        let decided = self.combinations.iter().zip(&self.decided);
+        let choices = decided.flat_map(|(all, &number)| &all[number].choices);
+        let mut runs: Vec<_> = choices.flat_map(Choice::segments).collect();
+        runs.sort_by_key(|run| run.start);
+        let segments = Segments::new(runs);
+        (
+            &self.cut,
+            segments.map_or(Recompute::Never, Recompute::Segments),
+        )
+    }
+}
+
+fn held(counts: Counts, chosen: &Recomputed, whole: f64) -> f64 {
+    counts.whole * whole
+        + counts.waiting * (chosen.inputs + chosen.kept)
+        + counts.going * chosen.most
+        + counts.contexts * whole
+}
+
+fn seconds_of(load: &Load, choice: &Choice) -> f64 {
+    load.again as f64 * choice.costs.seconds()
+}
+
+/// Leaves out choices of stages evenly, until there are few enough combinations.
+fn thin(of_stages: &mut [Vec<Choice>], is_whole: &mut bool) {
+    let count = |all: &[Vec<Choice>]| all.iter().map(|one| one.len() as f64).product::<f64>();
+    while count(of_stages) > MOST_COMBINATIONS as f64 {
+        *is_whole = false;
+        let longest = of_stages.iter_mut().max_by_key(|one| one.len());
+        let Some(longest) = longest else { return };
+        // The ends stay: what keeps least, and what keeps most.
+        let last = longest.len() - 1;
+        let mut place = 0..;
+        longest.retain(|_| {
+            let place = place.next().unwrap_or_default();
+            place % 2 == 0 || place == last
+        });
+        if longest.len() > last {
+            return;
+        }
+    }
+}
+
+fn each_combination(
+    of_stages: &[Vec<Choice>],
+    begun: &mut Vec<Choice>,
+    visit: &mut impl FnMut(&[Choice]),
+) {
+    let Some((first, rest)) = of_stages.split_first() else {
+        return visit(begun);
+    };
+    for choice in first {
+        begun.push(choice.clone());
+        each_combination(rest, begun, visit);
+        begun.pop();
+    }
+}
