@@ -92,6 +92,10 @@ pub enum CliError {
     #[error("{}", path.display())]
     File { path: PathBuf, source: Source },
 
+    /// A run that does not fit, and a command for one that does.
+    #[error("{error}\nthis fits, and gives the same result: {command}")]
+    DoesNotFit { error: TrainError, command: String },
+
     /// An error of a run that can resume.
     #[error(
         "{}\nthe checkpoint {checkpoint} is kept; to go on from it: {command}",

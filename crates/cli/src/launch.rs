@@ -116,6 +116,12 @@ fn own_arguments() -> Vec<OsString> {
     kept
 }
 
+/// Words as a shell would take them.
+pub fn quoted(words: &[String]) -> String {
+    let all = words.iter().map(String::as_str);
+    shlex::try_join(all).unwrap_or_else(|_| words.join(" "))
+}
+
 /// The line as a shell would take it.
 fn shown(command: &Command) -> String {
     let words = [command.get_program()]
@@ -124,6 +130,5 @@ fn shown(command: &Command) -> String {
     let words: Vec<_> = words
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let words = words.iter().map(String::as_str);
-    shlex::try_join(words.clone()).unwrap_or_else(|_| words.collect::<Vec<_>>().join(" "))
+    quoted(&words)
 }

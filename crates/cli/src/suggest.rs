@@ -6,7 +6,7 @@ use clap::{
 };
 use stovepipe::{
     pipeline::{NamedDevice, device::DeviceError},
-    schedule::{Recompute, Rule},
+    schedule::Rule,
 };
 
 use crate::error::CliError;
@@ -88,7 +88,7 @@ pub fn words_of(arg: &Arg) -> Vec<String> {
     }
     let words: &[&str] = match arg.get_long().unwrap_or_default() {
         "schedule" | "schedules" => return Rule::ALL.map(|rule| rule.name().to_owned()).to_vec(),
-        "recompute" => return Recompute::MODES.map(|mode| mode.to_string()).to_vec(),
+        "recompute" => &["always", "except-last", "never", "by-layer"],
         "balance" => &["auto", "time", "size", "even"],
         "precision" => &["f32", "bf16", "f16"],
         "freeze" => &["body"],

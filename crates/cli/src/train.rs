@@ -1,6 +1,7 @@
 //! `stovepipe train`.
 
 mod dry_run;
+mod fit;
 mod messages;
 mod prediction;
 mod signals;
@@ -21,7 +22,7 @@ use stovepipe::{
         checkpoint::{Checkpoint, Checkpoints},
         data,
         run::check_resume,
-        settings::{AllReduceSetting, AvailableMemory, cores},
+        settings::{AllReduceSetting, AvailableMemory, RecomputeSetting, cores},
     },
 };
 use stovepipe_report::Report;
@@ -30,11 +31,12 @@ use toml::Table;
 pub use self::signals::INTERRUPTED;
 use self::{
     dry_run::DryRun,
+    fit::{Fit, Open, choose, forecast},
     messages::{
         changed_kind, experimental, print_stages, print_summary, resume_command, resumed_lines,
         unfinished, writing_line,
     },
-    prediction::{measure, memory_lines, rest_lines},
+    prediction::{chosen_line, measure, memory_lines, rest_lines},
 };
 use crate::{
     config::{check_numbers, portable},
@@ -70,6 +72,9 @@ struct TrainFlags {
     /// resume the newest run in runs
     #[arg(long, conflicts_with = "dry_run")]
     resume: bool,
+    /// Choose schedule and recomputation, where not given, so that the run fits the devices: auto
+    #[arg(long, value_name = "auto", value_parser = ["auto"], help_heading = "Pipeline")]
+    memory: Option<String>,
     /// Measure layers again, also those that were measured before
     #[arg(long)]
     remeasure: bool,
@@ -124,6 +129,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         folder,
         newest,
         tokenizer,
+        open,
     } = run.unwrap_or_default();
     let mut data = settings.data.clone();
     if let Some(copy) = tokenizer {
@@ -158,6 +164,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         let dry_run = DryRun {
             settings: &settings,
             remeasure: flags.remeasure,
+            fit: (flags.memory.is_some(), open),
         };
         with_model(model, way, load, dry_run)?;
         return Ok(ExitCode::SUCCESS);
@@ -168,6 +175,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         out: flags.out.as_deref(),
         resume: flags.resume,
         remeasure: flags.remeasure,
+        fit: (flags.memory.is_some(), open),
         quick_check: flags.quick_check,
         newest: (newest.as_ref()).filter(|own| own.limit(&settings.training).is_ok()),
         weights,
@@ -203,6 +211,8 @@ struct Found {
     newest: Option<Checkpoint>,
     /// The run's own copy of its tokenizer: the file that it was started with may have changed, or be gone.
     tokenizer: Option<PathBuf>,
+    /// What neither flags nor files say.
+    open: Open,
 }
 
 /// Looks for the run to resume, and reads the settings.
@@ -240,6 +250,7 @@ fn find(flags: &mut TrainFlags, matches: &ArgMatches) -> Result<(Found, Settings
         folder,
         newest,
         tokenizer,
+        open: Open::of(matches, (config, plan)),
     };
     Ok((found, settings))
 }
@@ -285,6 +296,8 @@ struct Train<'a> {
     out: Option<&'a Path>,
     resume: bool,
     remeasure: bool,
+    /// Whether to choose what fits, and what may be chosen.
+    fit: (bool, Open),
     quick_check: bool,
     /// The checkpoint that it resumes from, unless that is damaged.
     newest: Option<&'a Checkpoint>,
@@ -314,11 +327,13 @@ impl Work for Train<'_> {
             weights.for_model(&model.layers, own, model.classes().as_deref())
         });
         let weights = weights.transpose()?;
-        let measured = (settings.pipeline.measures())
+        let measured = (settings.pipeline.measures() || self.fit.0)
             .then(|| measure(settings, &model, (self.remeasure, processes)))
             .transpose()?;
         let measured = measured.as_ref().map(|measured| (measured, &available));
-        let mut pipeline = pipeline(settings, model.layers, measured, processes)?;
+        let mut settings = settings.clone();
+        let mut pipeline = pipeline(&mut settings, model.layers, measured, (self.fit, processes))?;
+        let settings = &settings;
         let base = weights.map(|weights| weights.load(&mut pipeline));
         let trainer = Trainer::new(pipeline, task, settings.training.clone())?;
         let trainer = trainer.with_base(base.transpose()?.unwrap_or_default());
@@ -484,26 +499,30 @@ fn changed(then: &Table, now: &Table) -> Option<String> {
     ))
 }
 
+/// Builds the pipeline. Changes the settings to what is chosen for it.
 fn pipeline<L: Layer>(
-    settings: &Settings,
+    settings: &mut Settings,
     layers: Vec<L>,
     measured: Option<(&Measured, &AvailableMemory)>,
-    processes: &Processes,
+    ((is_chosen, open), processes): ((bool, Open), &Processes),
 ) -> Result<Pipeline<L>, CliError> {
+    let mut fit = None;
+    if let Some(measured) = measured {
+        // The first process decides, for all.
+        let found =
+            processes.by_first(|| fitting(settings, &layers, measured, (is_chosen, open)))?;
+        if is_chosen {
+            found.apply(&mut settings.pipeline, open);
+        }
+        fit = Some(found);
+    }
     let parameters: Vec<_> = layers.iter().map(count_parameters).collect();
-    let mut builder = settings
-        .pipeline
-        .builder_with(layers, measured.map(|(own, _)| own))?;
-    match measured {
-        Some((measured, available)) => {
-            // The first process decides, for all.
-            let cut = processes.by_first(|| {
-                let forecast = builder.forecast(measured, settings.training.optimizer_state())?;
-                output::say(&memory_lines(available, &forecast));
-                available.check(&forecast.memory)?;
-                Ok::<_, CliError>(forecast.balance)
-            })?;
-            builder = builder.balance(Balance::Layers(cut));
+    let of_measured = measured.map(|(own, _)| own);
+    let mut builder = (settings.pipeline).builder_with(layers, of_measured)?;
+    match fit {
+        Some(fit) => {
+            let cut = Balance::Layers(fit.balance);
+            builder = builder.balance(cut).recompute(fit.recompute);
         }
         None => {
             let (cut, workers) = (builder.cut()?, builder.workers()?);
@@ -514,6 +533,37 @@ fn pipeline<L: Layer>(
         builder = builder.communicator(communicator.clone());
     }
     Ok(builder.seed(settings.training.seed).build()?)
+}
+
+/// How a run is cut and what it recomputes, if it fits.
+fn fitting<L: Layer>(
+    settings: &Settings,
+    layers: &[L],
+    measured: (&Measured, &AvailableMemory),
+    (is_chosen, open): (bool, Open),
+) -> Result<Fit, CliError> {
+    let asked = || forecast(settings, &settings.pipeline, layers, measured);
+    let (pipeline, forecast) = match is_chosen {
+        true => match choose(settings, layers, measured, open)? {
+            Some(found) => found,
+            None => (settings.pipeline.clone(), asked()?),
+        },
+        false => (settings.pipeline.clone(), asked()?),
+    };
+    output::say(&memory_lines(measured.1, &forecast));
+    if is_chosen || pipeline.recompute == RecomputeSetting::ByLayer {
+        output::say(&chosen_line(&pipeline, &forecast));
+    }
+    if let Err(error) = measured.1.check(&forecast.memory) {
+        return Err(match choose(settings, layers, measured, Open::ALL)? {
+            Some((pipeline, forecast)) => CliError::DoesNotFit {
+                error,
+                command: Fit::new(&pipeline, &forecast).command(),
+            },
+            None => error.into(),
+        });
+    }
+    Ok(Fit::new(&pipeline, &forecast))
 }
 
 /// Trains, and writes the files that a trainer does not. What the epilogue tests, it tests on at most

@@ -88,8 +88,11 @@ impl PlanRequest<'_> {
         for group in found.into_values() {
             match (group.fitting, group.misfit) {
                 (Some((number, forecast)), _) => fitting.push(refine(number, forecast)?),
-                (None, Some((number, forecast, _))) => misfits.push(refine(number, forecast)?),
-                (None, None) => {}
+                // Where others fit, what is chosen by layer is of interest only if it is faster.
+                (None, Some((number, forecast, _))) if group.limit.is_infinite() => {
+                    misfits.push(refine(number, forecast)?);
+                }
+                (None, _) => {}
             }
         }
         let exact = budgets.iter().all(|budget| budget.exact) && coarse.is_whole();

@@ -1,14 +1,17 @@
 //! The checks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use burn::{
     module::Module,
     tensor::{Device, Distribution, Tensor},
 };
 use stovepipe_pipeline::{
-    Flow, Held, KeyedRng, Layer, Objective, Pipeline, Recompute, StepError, error::ProcessError,
-    run_plain,
+    Balance, Flow, Held, KeyedRng, Layer, Objective, Pipeline, Recompute, StepError,
+    error::ProcessError, run_plain,
 };
 use stovepipe_schedule::{Pass, Rule, Schedule, Scheduler};
 
@@ -334,15 +337,17 @@ fn evaluation<'a, L: Layer>(
 }
 
 /// Whether no stage holds more micro-batches than its schedule allows.
-pub(crate) fn memory(samples: usize, held: &[(Case, Vec<Held>)]) -> Check {
+pub(crate) fn memory((samples, layers): (usize, usize), held: &[(Case, Vec<Held>)]) -> Check {
     let compared = "micro-batches held by each stage with the schedule's bound";
     let mut check = Check::new("memory", compared, 0.0);
     for (case, held) in held {
         let micro_batches = parts(samples, case.micro_batches).len();
+        let cut = Balance::Even.cut(layers, case.stages()).unwrap_or_default();
         match case.rule.schedule(case.stages(), micro_batches) {
             Ok(schedule) => {
                 for (stage, found) in held.iter().enumerate() {
-                    let bound = bound(&schedule, stage, case);
+                    let first = cut[..stage].iter().sum();
+                    let bound = bound(&schedule, stage, (case, first..first + cut[stage]));
                     let excess = found.inputs.saturating_sub(bound.inputs)
                         + found.activations.saturating_sub(bound.activations);
                     check.case(excess as f64, || {
@@ -357,7 +362,11 @@ pub(crate) fn memory(samples: usize, held: &[(Case, Vec<Held>)]) -> Check {
 }
 
 /// The most that a stage may hold at once, by its actions.
-fn bound(schedule: &Schedule, stage: usize, case: &Case) -> Held {
+fn bound(schedule: &Schedule, stage: usize, (case, layers): (&Case, Range<usize>)) -> Held {
+    let segments = case.recompute.segments(layers.clone());
+    let recomputed: usize = segments.iter().map(Range::len).sum();
+    let has_inputs = usize::from(recomputed > 0);
+    let has_activations = usize::from(recomputed < layers.len());
     let kept = case.recompute.kept(schedule, stage);
     let (mut now, mut most) = (Held::default(), Held::default());
     let actions = schedule.workers().iter().flatten();
@@ -365,12 +374,17 @@ fn bound(schedule: &Schedule, stage: usize, case: &Case) -> Held {
         let records = kept[action.micro_batch];
         match action.pass {
             Pass::Forward if records => now.activations += 1,
-            Pass::Forward => now.inputs += 1,
+            Pass::Forward => {
+                now.inputs += has_inputs;
+                now.activations += has_activations;
+            }
             Pass::Backward | Pass::InputGradient if records => now.activations -= 1,
             Pass::Backward | Pass::InputGradient => {
                 // The input becomes a tape.
-                now.inputs -= 1;
-                most.activations = most.activations.max(now.activations + 1);
+                now.inputs -= has_inputs;
+                let own = 1 - has_activations;
+                most.activations = most.activations.max(now.activations + own);
+                now.activations -= has_activations;
             }
             Pass::WeightGradient | Pass::Update => {}
         }

@@ -253,7 +253,7 @@ where
             subject.check_evaluation(&cases)?,
             subject.check_failed_step(&cases)?,
             subject.check_windows(&self.stages, &self.micro_batches)?,
-            memory(subject.samples(), &held),
+            memory((subject.samples(), subject.layers.len()), &held),
         ];
         Ok(Report { checks })
     }

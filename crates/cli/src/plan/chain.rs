@@ -6,17 +6,14 @@ use serde_json::{Value, json};
 use stovepipe::{
     pipeline::Precision,
     plan::{Candidate, Machine, MemoryUse, Plan, PlanRequest, Profile, RunnerUp, Verdict},
-    schedule::{Rule, RuleOptions, Scheduler, count, format_bytes},
+    schedule::{Recompute, Rule, RuleOptions, Scheduler, Segments, count, format_bytes},
     train::{
         PipelineSettings,
-        settings::{BalanceSetting, ScheduleSetting},
+        settings::{BalanceSetting, RecomputeSetting, ScheduleSetting},
     },
 };
 
-use super::{
-    flags::{PlanFlags, RecomputeChoice},
-    without_flush::WithoutFlush,
-};
+use super::{flags::PlanFlags, without_flush::WithoutFlush};
 use crate::{
     error::{CliError, usage},
     files::{PlanFile, PlannedTraining, Prediction},
@@ -54,8 +51,8 @@ pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(
         asked.rules.clone_from(&flags.schedules);
     }
     if !flags.recompute.is_empty() {
-        asked.by_layer = flags.recompute.contains(&RecomputeChoice::ByLayer);
-        let fixed = flags.recompute.iter().filter_map(RecomputeChoice::fixed);
+        asked.by_layer = flags.recompute.contains(&RecomputeSetting::ByLayer);
+        let fixed = flags.recompute.iter().filter_map(RecomputeSetting::fixed);
         asked.recompute = fixed.cloned().collect();
     }
     let plan = asked.plan()?;
@@ -121,7 +118,7 @@ impl ChainReport<'_> {
                 } else {
                     usual.chunks
                 },
-                recompute: best.forecast.recompute.clone(),
+                recompute: RecomputeSetting::Fixed(best.forecast.recompute.clone()),
                 threads_per_stage: flags.threads_per_stage,
                 precision: flags.precision,
                 ..usual
@@ -248,19 +245,28 @@ impl ChainReport<'_> {
     fn stage_table(&self) -> Table {
         let best = &self.plan.best;
         let mut table = Table::new("stage | layers | device | >replicas | >a micro-batch");
+        let recompute = &best.forecast.recompute;
+        let by_layer = matches!(recompute, Recompute::Segments(_));
+        if by_layer {
+            table.column("recomputed");
+        }
         for (stage, ((layers, worker, time), replicas)) in
             self.stages().into_iter().zip(&best.replicas).enumerate()
         {
             let name = |layer: usize| &self.profile.layers[layer].name;
             let device = &self.machine.devices[best.devices[worker]].name;
             let (start, end) = (layers.start, layers.end - 1);
-            table.row(vec![
+            let segments = Segments::new(recompute.segments(layers.clone()));
+            let segments = segments.map_or("-".to_owned(), |segments| segments.to_string());
+            let mut row = vec![
                 stage.to_string(),
                 format!("{start}–{end} ({} … {})", name(start), name(end)),
                 format!("{worker} {device}"),
                 replicas.to_string(),
                 output::seconds(time),
-            ]);
+            ];
+            row.extend(by_layer.then_some(segments));
+            table.row(row);
         }
         table
     }

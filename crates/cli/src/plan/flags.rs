@@ -1,12 +1,13 @@
 //! The flags of `plan`, and the machine that they describe.
 
-use std::{path::PathBuf, str::FromStr};
+use std::path::PathBuf;
 
 use clap::Args;
 use stovepipe::{
     pipeline::Precision,
     plan::{DeviceSpec, LinkLevel, Machine, OptimizerState},
-    schedule::{Recompute, Rule, UnknownRecompute, count, is_name},
+    schedule::{Rule, count},
+    train::settings::RecomputeSetting,
 };
 
 use crate::{
@@ -22,37 +23,6 @@ const MOST_WORKERS: usize = 4096;
 const MACHINE: &str = "Machine";
 const CHOICE: &str = "What to choose from";
 const MEASURING: &str = "Measuring";
-
-/// What the planner may recompute.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RecomputeChoice {
-    /// The same for all layers.
-    Fixed(Recompute),
-    /// What is best, layer by layer.
-    ByLayer,
-}
-
-impl RecomputeChoice {
-    pub const BY_LAYER: &str = "by-layer";
-
-    pub fn fixed(&self) -> Option<&Recompute> {
-        match self {
-            Self::Fixed(recompute) => Some(recompute),
-            Self::ByLayer => None,
-        }
-    }
-}
-
-impl FromStr for RecomputeChoice {
-    type Err = UnknownRecompute;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match is_name(text, Self::BY_LAYER) {
-            true => Ok(Self::ByLayer),
-            false => text.parse().map(Self::Fixed),
-        }
-    }
-}
 
 #[derive(Clone, Debug, Args)]
 pub struct PlanFlags {
@@ -89,7 +59,7 @@ pub struct PlanFlags {
     pub schedules: Vec<Rule>,
     /// What to recompute: always, except-last, never, by-layer [default: the fastest that fits]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
-    pub recompute: Vec<RecomputeChoice>,
+    pub recompute: Vec<RecomputeSetting>,
     /// Let there be replicas of the whole pipeline, or of stages (1f1b)
     #[arg(long, help_heading = CHOICE)]
     pub replicas: bool,

@@ -8,10 +8,16 @@ use stovepipe::{
         measure::{LayerProfile, Profile},
     },
     schedule::format_bytes,
-    train::{Processes, settings::BalanceSetting},
+    train::{
+        Processes,
+        settings::{BalanceSetting, RecomputeSetting},
+    },
 };
 
-use super::prediction::{found, measure, memory_lines, rest_lines};
+use super::{
+    fit::{Open, choose, forecast},
+    prediction::{chosen_line, found, measure, memory_lines, rest_lines},
+};
 use crate::{
     error::CliError,
     memory_check, output,
@@ -23,6 +29,8 @@ pub struct DryRun<'a> {
     pub settings: &'a Settings,
     /// Whether to measure what was measured before.
     pub remeasure: bool,
+    /// Whether to choose what fits, and what may be chosen.
+    pub fit: (bool, Open),
 }
 
 impl Work for DryRun<'_> {
@@ -32,6 +40,7 @@ impl Work for DryRun<'_> {
         let Self {
             settings,
             remeasure,
+            fit: (is_chosen, open),
         } = self;
         model.layers = settings.training.freeze.apply(model.layers)?;
         let (layers, pipeline) = (&model.layers, &settings.pipeline);
@@ -42,10 +51,23 @@ impl Work for DryRun<'_> {
             Ok(()) => (Some(measure(settings, &model, (remeasure, &alone))?), None),
             Err(why_not) => (None, Some(why_not)),
         };
+        let (mut pipeline, mut predicted) = (pipeline.clone(), None);
+        if let Some(own) = &measured {
+            let measured = (own, &available);
+            let found = match is_chosen {
+                true => choose(settings, layers, measured, open)?,
+                false => None,
+            };
+            predicted = Some(match found {
+                Some((other, forecast)) => {
+                    pipeline = other;
+                    forecast
+                }
+                None => forecast(settings, &pipeline, layers, measured)?,
+            });
+        }
+        let forecast = predicted;
         let mut builder = pipeline.builder_with(layers.clone(), measured.as_ref())?;
-        let state = settings.training.optimizer_state();
-        let forecast = measured.as_ref().map(|own| builder.forecast(own, state));
-        let forecast = forecast.transpose()?;
         if let Some(forecast) = &forecast {
             builder = builder.balance(found(forecast));
         }
@@ -78,6 +100,9 @@ impl Work for DryRun<'_> {
                     100.0 * forecast.bubble
                 );
                 text += &memory_lines(&available, forecast);
+                if is_chosen || pipeline.recompute == RecomputeSetting::ByLayer {
+                    text += &chosen_line(&pipeline, forecast);
+                }
             }
             None => {
                 let parameters: Vec<_> = layers.iter().map(count_parameters).collect();

@@ -1,11 +1,11 @@
 //! What a run will cost, from measured layers.
 
 use stovepipe::{
-    pipeline::{Balance, Layer, Measured},
+    pipeline::{Balance, Layer, Measured, Recompute},
     plan::{Forecast, MemoryUse},
     schedule::format_bytes,
     train::{
-        Processes,
+        PipelineSettings, Processes,
         settings::{AvailableMemory, DeviceMemory},
     },
 };
@@ -61,6 +61,16 @@ pub fn memory_lines(available: &AvailableMemory, forecast: &Forecast) -> String 
     let workers = forecast.memory.iter().enumerate().map(worker);
     let devices = available.devices(&forecast.memory).into_iter();
     workers.chain(devices.map(device)).collect()
+}
+
+/// What was chosen for a pipeline.
+pub fn chosen_line(pipeline: &PipelineSettings, forecast: &Forecast) -> String {
+    let layers = match &forecast.recompute {
+        Recompute::Segments(_) => "layers ",
+        _ => "",
+    };
+    let (schedule, recompute) = (&pipeline.schedule, &forecast.recompute);
+    format!("chosen: schedule {schedule}, recompute {layers}{recompute}\n")
 }
 
 /// What workers keep between steps, where nothing was measured, from the parameters of each layer.

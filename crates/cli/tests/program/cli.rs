@@ -47,7 +47,7 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
         --schedule interleaved --chunks 0 => chunks is 0
         --schedule interleaved --chunks 5 => 10 stages are more than the model's 9 layers
         --schedule zb-v --balance 5,4 => is for 2 stages, but there are 4
-        --recompute sometimes => use always, except-last or never
+        --recompute sometimes => use always, except-last, never, by-layer or layers, as in 0-3,7-9
         --precision f64 => use f32, bf16 or f16
         --config nowhere.toml => nowhere.toml
         --lr -1 => lr is -1
@@ -169,7 +169,7 @@ fn what_is_wrong_in_a_configuration_is_named_with_its_line() {
         [train] => unknown table `train`: did you mean `training`?
         data = 3 => line 1: `data` must be a table
         [training]; epochs = -3 => line 2: epochs: 
-        [pipeline]; recompute = "no" => recompute: found `no`, expected one of
+        [pipeline]; recompute = "no" => recompute: `no` is not a recompute mode: use always, except-last
         [pipeline]; recompute = "nevr" => did you mean `never`?
         [pipeline]; schedule = "1f1g" => line 2: schedule: 
         [pipeline]; schedule = "1f1g" => did you mean `1f1b`?

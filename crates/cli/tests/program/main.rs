@@ -16,6 +16,7 @@ mod guide;
 mod input;
 mod language;
 mod looping;
+mod memory;
 mod pictures;
 mod planning;
 #[cfg(target_os = "linux")]

@@ -354,7 +354,10 @@ mod under_mpirun {
         let line =
             "train --layers 3 --filters 4 --plan plan.toml --epochs 1 --max-steps 2 --out run";
         let text = match used.len() {
-            1 => here.run(line).err,
+            1 => {
+                let run = here.run(line);
+                run.out + &run.err
+            }
             count => succeeds(started(&here, count, line)),
         };
         check_contains(

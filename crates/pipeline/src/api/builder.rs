@@ -10,7 +10,7 @@ use std::{
 
 use stovepipe_collective::{AllReduce, CollectiveError};
 use stovepipe_comm::Communicator;
-use stovepipe_plan::{BUCKET, CutError, Forecast, OptimizerState, Setup};
+use stovepipe_plan::{BUCKET, CutError, Forecast, OptimizerState, PlanError, Setup};
 use stovepipe_runtime::{CancelHandle, StopHandle};
 use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler, WeightPolicy};
 
@@ -471,6 +471,46 @@ impl<L: Layer> PipelineBuilder<L> {
         measured: &Measured,
         state: OptimizerState,
     ) -> Result<Forecast, BuildError> {
+        self.forecast_with(measured, state, |setup, cut| setup.forecast(cut))
+    }
+
+    /// Like [`forecast`](Self::forecast), with the layers to recompute that fit with the fastest step, instead
+    /// of what was [asked for](Self::recompute). With [`Balance::Planned`], they are chosen together with the
+    /// cut.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::{Measured, Pipeline, Recompute, measure::OptimizerState};
+    ///
+    /// let sample = Tensor::ones([8, 3], &Device::flex());
+    /// let builder = Pipeline::auto(Dense::layers(&[3, 3, 3]), [Device::flex()], sample.clone())?;
+    /// let profile = stovepipe_pipeline::Profiler::new(&Device::flex()).measure(&Dense::layers(&[3, 3, 3]), sample)?;
+    /// let forecast = builder.choose_layers(&Measured::from(profile), OptimizerState(2))?;
+    /// assert_eq!(forecast.recompute, Recompute::Never); // no limit on memory is known
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`forecast`](Self::forecast), or if stages have replicas.
+    pub fn choose_layers(
+        &self,
+        measured: &Measured,
+        state: OptimizerState,
+    ) -> Result<Forecast, BuildError> {
+        let is_planned = matches!(self.balance, Balance::Planned(_));
+        self.forecast_with(measured, state, |setup, cut| {
+            setup.choose_layers((!is_planned).then_some(cut))
+        })
+    }
+
+    fn forecast_with(
+        &self,
+        measured: &Measured,
+        state: OptimizerState,
+        forecast: impl Fn(&Setup, &[usize]) -> Result<Forecast, PlanError>,
+    ) -> Result<Forecast, BuildError> {
         let mut layout = self.layout()?;
         if layout.schedule.is_asynchronous() {
             layout.schedule = self.window(layout.schedule.stages(), WINDOW)?;
@@ -485,7 +525,7 @@ impl<L: Layer> PipelineBuilder<L> {
             state,
             bucket: self.bucket as u64,
         };
-        let mut forecast = setup.forecast(&layout.cut)?;
+        let mut forecast = forecast(&setup, &layout.cut)?;
         if self.precision.cast().is_some() {
             // A step computes on copies of half the size.
             for memory in &mut forecast.memory {

@@ -64,6 +64,13 @@ impl Default for Found {
 }
 
 impl Found {
+    /// The fastest that fits, else what comes closest.
+    pub fn best(self) -> Option<Forecast> {
+        let misfit = self.misfit.map(|(_, forecast, _)| forecast);
+        let fitting = self.fitting.map(|(_, forecast)| forecast);
+        fitting.or(misfit)
+    }
+
     /// The seconds of the fastest that fits.
     pub fn fastest(&self) -> f64 {
         let fitting = self.fitting.as_ref();
@@ -98,32 +105,37 @@ pub(super) fn search(
     shape: &Shape,
     number: usize,
     found: &mut Found,
-    (budget, choices): (&mut Budget, &mut Choices),
+    work: (&mut Budget, &mut Choices),
 ) -> Result<(), PlanError> {
-    // For each cut there is more to try.
-    let actions = match shape.is_by_layer() {
-        true => 4 * ACTIONS_OF_SHAPE,
-        false => ACTIONS_OF_SHAPE,
-    };
-    let mut search = Search {
-        shape,
-        number,
-        found,
-        by_layer: (shape.is_by_layer()).then(|| ByLayer::new(shape)),
-        choices,
-        budget,
-        beginnings: BEGINNINGS,
-        actions,
-    };
+    let mut search = Search::new(shape, number, found, work);
     let balanced = shape.balanced_cut()?;
     search.evaluate(&balanced)?;
     let is_whole = search.extend(&mut Beginning::new(shape))?;
     if !is_whole {
         search.budget.exact = false;
-        search.actions = actions / 4;
+        search.actions = actions_of(shape) / 4;
         search.climb(balanced)?;
     }
     Ok(())
+}
+
+/// Looks for the best of one cut.
+pub(super) fn try_cut(
+    shape: &Shape,
+    cut: &[usize],
+    found: &mut Found,
+    work: (&mut Budget, &mut Choices),
+) -> Result<(), PlanError> {
+    Search::new(shape, 0, found, work).evaluate(cut).map(drop)
+}
+
+/// The actions that may be simulated for one shape.
+fn actions_of(shape: &Shape) -> usize {
+    // For each cut there is more to try.
+    match shape.is_by_layer() {
+        true => 4 * ACTIONS_OF_SHAPE,
+        false => ACTIONS_OF_SHAPE,
+    }
 }
 
 struct Search<'a, 'b> {
@@ -137,7 +149,25 @@ struct Search<'a, 'b> {
     actions: usize,
 }
 
-impl Search<'_, '_> {
+impl<'a, 'b> Search<'a, 'b> {
+    fn new(
+        shape: &'a Shape<'b>,
+        number: usize,
+        found: &'a mut Found,
+        (budget, choices): (&'a mut Budget, &'a mut Choices),
+    ) -> Self {
+        Self {
+            shape,
+            number,
+            found,
+            by_layer: (shape.is_by_layer()).then(|| ByLayer::new(shape)),
+            choices,
+            budget,
+            beginnings: BEGINNINGS,
+            actions: actions_of(shape),
+        }
+    }
+
     /// The seconds of a step with a cut. If it does not fit, more seconds than any step takes: the more, the
     /// more memory is missing.
     fn evaluate(&mut self, cut: &[usize]) -> Result<f64, PlanError> {

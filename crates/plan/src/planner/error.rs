@@ -53,6 +53,11 @@ pub enum PlanError {
         stages: usize,
         layers: usize,
     },
+    /// Replicas of a stage recompute the same layers, whatever their devices have.
+    #[error(
+        "layers to recompute are not chosen for stages with replicas: name them, as in 0-3,7-9"
+    )]
+    ReplicasByLayer,
     /// Nothing fits the devices.
     #[error(
         "no pipeline fits: the one that comes closest needs {} on worker {worker}, whose \

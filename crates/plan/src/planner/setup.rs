@@ -114,9 +114,32 @@ impl Setup<'_> {
             &mut found,
             (&mut Budget::full(false), &mut Choices::default()),
         )?;
-        let misfit = found.misfit.map(|(_, forecast, _)| forecast);
-        let fitting = found.fitting.map(|(_, forecast)| forecast);
-        fitting.or(misfit).ok_or(PlanError::Nothing("cut"))
+        found.best().ok_or(PlanError::Nothing("cut"))
+    }
+
+    /// The layers to recompute, of a cut or with the best cut, with the fastest step that fits. If nothing
+    /// fits, what comes close. What is [recomputed](Self::recompute) counts for nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`forecast`](Self::forecast) and [`best_cut`](Self::best_cut).
+    pub fn choose_layers(&self, balance: Option<&[usize]>) -> Result<Forecast, PlanError> {
+        let model = match balance {
+            Some(balance) => self.model_of(balance)?,
+            None => self.model()?,
+        };
+        let shape = self.shape(&model, &Mode::ByLayer)?;
+        if shape.has_replicas() {
+            return Err(PlanError::ReplicasByLayer);
+        }
+        let (mut found, mut choices) = (Found::default(), Choices::default());
+        let mut budget = Budget::full(true);
+        let work = (&mut budget, &mut choices);
+        match balance {
+            Some(balance) => cuts::try_cut(&shape, balance, &mut found, work)?,
+            None => cuts::search(&shape, 0, &mut found, work)?,
+        }
+        found.best().ok_or(PlanError::Nothing("cut"))
     }
 
     /// The cut whose slowest stage takes least, even if it does not fit. Recomputed forward passes count

@@ -487,7 +487,8 @@ impl<'a> Shape<'a> {
         if are_equal { Vec::new() } else { speeds }
     }
 
-    fn has_replicas(&self) -> bool {
+    /// Whether a stage has several.
+    pub fn has_replicas(&self) -> bool {
         (0..self.stages()).any(|stage| self.schedule.replicas(stage).len() > 1)
     }
 

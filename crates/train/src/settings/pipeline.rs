@@ -10,7 +10,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use stovepipe_pipeline::{
     Balance, BuildError, Layer, Measured, NamedDevice, Pipeline, PipelineBuilder, Precision,
-    Profiler, Recompute, StepError,
+    Profiler, StepError,
     device::{DeviceError, Link, MOST_THREADS, measure_link, slowest_link},
     error::ProcessError,
     measure::Profile,
@@ -21,6 +21,7 @@ use super::{
     all_reduce::AllReduceSetting,
     balance::BalanceSetting,
     check::{AT_LEAST_ONE, Range, check},
+    recompute::RecomputeSetting,
     schedule::ScheduleSetting,
 };
 use crate::{error::TrainError, processes::Processes};
@@ -93,9 +94,10 @@ pub struct PipelineSettings {
     /// Stages on each device, for the schedule `interleaved`
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub chunks: usize,
-    /// Micro-batches whose activations are recomputed: always, except-last, never
-    #[arg(long, value_name = "MODE", default_value_t = Recompute::ExceptLast)]
-    pub recompute: Recompute,
+    /// What is recomputed: always, except-last, never, layers (0-3,7-9), or by-layer: the layers that
+    /// fit with the fastest predicted step
+    #[arg(long, value_name = "MODE|LAYERS", default_value_t = RecomputeSetting::default())]
+    pub recompute: RecomputeSetting,
     /// CPU threads of each stage, unless its device names another number
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads_per_stage: usize,
@@ -551,7 +553,7 @@ impl PipelineSettings {
             .balance(self.balance(measured))
             .schedule(self.scheduler()?)
             .micro_batches(self.micro_batches)
-            .recompute(self.recompute.clone())
+            .recompute(self.recompute.fixed().cloned().unwrap_or_default())
             .threads_per_stage(self.threads_per_stage)
             .stall_timeout(self.stall_limit())
             .bucket(self.bucket_mib.saturating_mul(1 << 20))
@@ -575,6 +577,9 @@ impl PipelineSettings {
     /// ```
     #[must_use]
     pub fn measures(&self) -> bool {
+        if self.recompute == RecomputeSetting::ByLayer {
+            return true;
+        }
         match self.balance {
             BalanceSetting::Auto => self.stages > 1,
             BalanceSetting::Time | BalanceSetting::Size => true,

@@ -1,5 +1,6 @@
 //! Settings that are written as text.
 
+use stovepipe_pipeline::error::SegmentsError;
 use thiserror::Error;
 
 /// Text that is no value of its setting.
@@ -12,6 +13,14 @@ pub enum ValueError {
     /// For [`FreezeSetting`](super::FreezeSetting).
     #[error("write a number of layers, or body for all but the last")]
     Freeze,
+    /// For [`RecomputeSetting`](super::RecomputeSetting): no mode.
+    #[error(
+        "`{0}` is not a recompute mode: use always, except-last, never, by-layer or layers, as in 0-3,7-9"
+    )]
+    Recompute(String),
+    /// For [`RecomputeSetting`](super::RecomputeSetting): layers with a fault.
+    #[error(transparent)]
+    Segments(SegmentsError),
     /// For [`ScheduleSetting`](super::ScheduleSetting): neither a name nor a file; and all names.
     #[error("`{0}` is no schedule: use {1}, or the path of a .csv file")]
     Schedule(String, String),

@@ -1,0 +1,114 @@
+//! Recomputation by layer, and runs that are made to fit.
+
+use crate::running::{Here, check_contains};
+
+/// A model of nine layers that keeps much more for eight micro-batches than for one.
+const LARGE: &str = "train --layers 3 --filters 24 --batch-size 64 --micro-batches 8 --schedule gpipe \
+                     --max-steps 2 --epochs 1";
+/// Bytes between what it needs with and without recomputation.
+const BETWEEN: &str = "--device-memory 110000000";
+
+#[test]
+fn layers_that_are_recomputed_change_no_bit() {
+    let here = Here::new();
+    let train = |more: &str, out: &str| {
+        let line = "train --layers 3 --filters 4 --batch-size 48 --max-steps 4 --epochs 1";
+        here.succeed(&format!("{line} {more} --out {out}"));
+        here.model(out)
+    };
+    let never = train("--recompute never", "never");
+    assert!(train("--recompute 0-2,4,6-8", "layers") == never);
+    assert!(train("--schedule v-half --recompute 1,2-3,5-7", "v-half") == never);
+    assert!(
+        here.read("layers/config.toml")
+            .contains("recompute = \"0-2,4,6-8\"")
+    );
+    // A run goes on with other layers.
+    let line =
+        "train --layers 3 --filters 4 --batch-size 48 --max-steps 2 --epochs 1 --recompute 0-2";
+    here.succeed(&format!("{line} --out resumed"));
+    here.succeed("train --resume --out resumed --max-steps 4 --recompute 3,7-8");
+    assert!(here.model("resumed") == never);
+}
+
+#[test]
+fn what_does_not_fit_ends_in_a_command_that_does() {
+    let here = Here::new();
+    let never = format!("{LARGE} --recompute never --out never");
+    here.succeed(&never);
+    let line = format!("{LARGE} {BETWEEN} --recompute never --out fits");
+    let error = here.refuse(&line, "this fits, and gives the same result: stovepipe ");
+    let (_, command) = error.trim().rsplit_once(": stovepipe ").unwrap();
+    check_contains(command, &["--schedule ", "--recompute "]);
+    here.succeed(command);
+    assert!(here.model("fits") == here.model("never"));
+    // Nothing helps here.
+    here.refuse(
+        &format!("{LARGE} --device-memory 1000000"),
+        "error: the run needs about",
+    );
+}
+
+#[test]
+fn what_is_not_given_is_chosen_to_fit() {
+    let here = Here::new();
+    let by_layer = format!("{LARGE} {BETWEEN} --recompute by-layer --dry-run");
+    let text = here.succeed(&by_layer);
+    check_contains(
+        &text,
+        &[": fits", "chosen: schedule gpipe, recompute layers "],
+    );
+    let line = format!("{LARGE} {BETWEEN} --memory auto --out auto");
+    let run = here.run(&line);
+    check_contains(
+        &(run.out + &run.err),
+        &["chosen: schedule gpipe, recompute ", ": fits"],
+    );
+    // It is in the run's configuration, and not chosen again.
+    let config = here.read("auto/config.toml");
+    assert!(!config.contains("by-layer"), "{config}");
+    here.succeed("train --resume --out auto --memory auto --max-steps 3");
+}
+
+#[test]
+fn wrong_layers_say_what_is_wrong() {
+    Here::new().refuse_all(
+        "train --layers 3 --filters 4 --recompute",
+        "
+        0-99 => layers 0-99 are to be recomputed, but the model has 9: its last is 8
+        3-1 => layers 3 to 1 are none
+        0-3,2-5 => layers 2-5 overlap layers 0-3 or come before them
+        0-3, => `` is not a layer or a first and a last layer
+        by-layer --replicas 2 --batch-size 48 => not chosen for stages with replicas: name them
+        ",
+    );
+    Here::new().refuse_all(
+        "simulate --schedule 1f1b --stages 2 --micro-batches 4",
+        "
+        --recompute 0-3 --layers 2,1 => layers 0-3 are to be recomputed, but the model has 3
+        --recompute 0-3 --layers 1,2,3 => --layers has 3 numbers: give one for all stages, or one for each of 2 stages
+        --recompute 0 --layers 0 => --layers is 0
+        --layers 2 => without layers in --recompute
+        ",
+    );
+}
+
+/// Two stages of four layers of 1 ms forward: with two layers recomputed late, the last two of each stage before the
+/// gradient arrives.
+#[test]
+fn simulations_know_layers() {
+    let here = Here::new();
+    let line = "simulate --schedule gpipe --stages 1 --micro-batches 2 --forward 4 --backward 4 --weight 4 \
+                --memory 400 --input-memory 40 --layers 4";
+    let of = |recompute: &str| here.json_of(&format!("{line} --recompute {recompute}"));
+    let number = |recompute: &str, what: &str| of(recompute)[what].as_f64().unwrap();
+    // Forward 2 × 4, backward 2 × 8, and 2 × 1 or 2 × 4 again.
+    assert_eq!(number("1", "step_time"), 26.0);
+    assert_eq!(number("0,1,2,3", "step_time"), 32.0);
+    assert_eq!(number("0-3", "step_time"), 32.0);
+    // Layers keep 90 each beside the input of 40, and the output of a segment, 40, where another layer needs it.
+    let peak = |recompute: &str| of(recompute)["peak_memory"][0].as_f64().unwrap();
+    assert_eq!(peak("0-3"), 40.0 + 400.0);
+    assert_eq!(peak("0,1,2,3"), 2.0 * 160.0 + 90.0);
+    assert_eq!(peak("1"), 2.0 * (40.0 + 3.0 * 90.0 + 40.0) + 90.0);
+}
