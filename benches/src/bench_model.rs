@@ -53,6 +53,13 @@ pub trait BenchModel: Send + Sync {
     /// The cost of each layer: alone, or on so many workers side by side, as the program measures it.
     fn profile(&self, side_by_side: usize) -> Result<Profile, Failure>;
 
+    /// The same, with the bytes that layers keep, from those that are allocated.
+    fn profile_counting(
+        &self,
+        side_by_side: usize,
+        allocated: fn() -> usize,
+    ) -> Result<Profile, Failure>;
+
     /// What crosses the cut after the first `after` layers.
     fn boundary(&self, after: usize) -> Result<Boundary, Failure>;
 
@@ -115,6 +122,17 @@ impl<L: Classifier> BenchModel for ModelRecipe<L> {
     fn profile(&self, side_by_side: usize) -> Result<Profile, Failure> {
         let (input, _) = self.batch(self.samples);
         let profiler = Profiler::new(&Device::flex()).side_by_side(side_by_side);
+        Ok(profiler.measure(&ModelRecipe::layers(self)?, input)?)
+    }
+
+    fn profile_counting(
+        &self,
+        side_by_side: usize,
+        allocated: fn() -> usize,
+    ) -> Result<Profile, Failure> {
+        let (input, _) = self.batch(self.samples);
+        let profiler = Profiler::new(&Device::flex()).side_by_side(side_by_side);
+        let profiler = profiler.counting(allocated);
         Ok(profiler.measure(&ModelRecipe::layers(self)?, input)?)
     }
 

@@ -35,7 +35,7 @@ impl Segments {
         if runs.is_empty() {
             return Err(SegmentsError::None);
         }
-        for run in runs.iter().filter(|run| run.is_empty()) {
+        if let Some(run) = runs.iter().find(|run| run.is_empty()) {
             let (first, last) = (run.start, run.end.saturating_sub(1));
             return Err(SegmentsError::Empty { first, last });
         }

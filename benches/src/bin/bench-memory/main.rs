@@ -2,13 +2,14 @@
 //! counts bytes, which takes time.
 
 mod breakdown;
+mod by_layer;
 mod memory;
 
 use cap::Cap;
 use clap::Parser;
 use mimalloc::MiMalloc;
 use stovepipe::train::keep_freed_memory;
-use stovepipe_benches::Failure;
+use stovepipe_benches::{Failure, arguments::SweepArguments};
 
 #[global_allocator]
 static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
@@ -17,6 +18,8 @@ static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
 #[derive(Parser)]
 enum Bench {
     Breakdown(breakdown::Flags),
+    /// Recomputation by layer next to recomputation of everything
+    ByLayer(SweepArguments),
     Memory(memory::Flags),
 }
 
@@ -24,6 +27,7 @@ fn main() -> Result<(), Failure> {
     keep_freed_memory(); // as in the program
     match Bench::parse() {
         Bench::Breakdown(flags) => breakdown::main(flags),
+        Bench::ByLayer(flags) => by_layer::main(flags),
         Bench::Memory(flags) => memory::main(flags),
     }
 }

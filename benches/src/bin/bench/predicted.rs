@@ -107,6 +107,7 @@ fn replayed(model: &dyn BenchModel, plan: &PipedSettings, rounds: usize) -> Resu
     costs.recompute = plan.recompute.clone();
     for (costs, passes) in costs.stages.iter_mut().zip(&stages) {
         costs.forward = mean(&passes.forward);
+        costs.again = costs.forward;
         costs.quiet = mean(&passes.quiet);
         costs.input = mean(&passes.backward);
     }
