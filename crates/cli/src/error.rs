@@ -95,6 +95,14 @@ pub enum CliError {
     /// A run that does not fit, and a command for one that does.
     #[error("{error}\nthis fits, and gives the same result: {command}")]
     DoesNotFit { error: TrainError, command: String },
+    /// A run that cannot fit, whatever is chosen.
+    #[error("{error}\nlayer {layer} alone needs about {needs} of {has} for one micro-batch")]
+    LayerTooLarge {
+        error: TrainError,
+        layer: String,
+        needs: String,
+        has: String,
+    },
 
     /// An error of a run that can resume.
     #[error(

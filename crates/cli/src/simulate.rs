@@ -34,6 +34,8 @@ const BYTES: [u64; 2] = [300, 500];
 const UNKNOWN: u64 = 1 << 36;
 /// Cells of a CSV file: each is at least one byte.
 const MOST_CELLS: usize = 10_000_000_000;
+/// Of a byte, in which segments are counted.
+const PARTS: f64 = 1024.0;
 /// In seconds. Times are given in milliseconds.
 const MILLISECOND: f64 = 1e-3;
 
@@ -445,6 +447,8 @@ impl SimulateFlags {
         segments
             .check(balance.iter().sum())
             .map_err(|error| usage!("{error} (--layers)"))?;
+        // A profile has whole bytes.
+        let whole = |bytes: f64| (PARTS * bytes) as u64;
         let input = self.memory.input_memory;
         let layers = costs
             .stages
@@ -455,8 +459,8 @@ impl SimulateFlags {
                 let layer = LayerProfile {
                     forward: share(stage.forward),
                     backward: share(stage.input + stage.weight),
-                    output: input as u64,
-                    kept: Some(share((stage.memory.activations - input).max(0.0)) as u64),
+                    output: whole(input),
+                    kept: Some(whole(share((stage.memory.activations - input).max(0.0)))),
                     ..LayerProfile::default()
                 };
                 vec![layer; count]
@@ -465,7 +469,7 @@ impl SimulateFlags {
         let setup = Setup {
             profiles: &[Profile {
                 samples: 1,
-                input: input as u64,
+                input: whole(input),
                 layers: layers.collect(),
             }],
             machine: &Machine::uniform(workers),
@@ -480,7 +484,13 @@ impl SimulateFlags {
         for (stage, found) in costs.stages.iter_mut().zip(by_layer.stages) {
             (stage.quiet, stage.again, stage.late) = (found.quiet, found.again, found.late);
             let (memory, found) = (&mut stage.memory, found.memory);
-            (memory.input, memory.kept, memory.rerun) = (found.input, found.kept, found.rerun);
+            for (bytes, found) in [
+                (&mut memory.input, found.input),
+                (&mut memory.kept, found.kept),
+                (&mut memory.rerun, found.rerun),
+            ] {
+                *bytes = found / PARTS;
+            }
         }
         Ok(())
     }

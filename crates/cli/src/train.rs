@@ -17,6 +17,7 @@ use stovepipe::{
     pipeline::{
         Balance, CrossEntropy, Flow, Layer, Measured, Objective, Pipeline, count_parameters,
     },
+    schedule::{Costs, Schedule, format_bytes},
     train::{
         Processes, Progress, RunFolder, Source, Summary, Task, TrainError, TrainSettings, Trainer,
         checkpoint::{Checkpoint, Checkpoints},
@@ -31,7 +32,7 @@ use toml::Table;
 pub use self::signals::INTERRUPTED;
 use self::{
     dry_run::DryRun,
-    fit::{Fit, Open, choose, forecast},
+    fit::{Fit, Open, choose, forecast, too_large_layer},
     messages::{
         changed_kind, experimental, print_stages, print_summary, resume_command, resumed_lines,
         unfinished, writing_line,
@@ -50,6 +51,8 @@ use crate::{
 
 /// The folder of runs without --out.
 const RUNS: &str = "runs";
+/// Times what is needed: a limit that is not worth a line.
+const FAR: f64 = 4.0;
 /// Batches of a quick check.
 const QUICK: usize = 2;
 
@@ -332,7 +335,8 @@ impl Work for Train<'_> {
             .transpose()?;
         let measured = measured.as_ref().map(|measured| (measured, &available));
         let mut settings = settings.clone();
-        let mut pipeline = pipeline(&mut settings, model.layers, measured, (self.fit, processes))?;
+        let (mut pipeline, memory) =
+            pipeline(&mut settings, model.layers, measured, (self.fit, processes))?;
         let settings = &settings;
         let base = weights.map(|weights| weights.load(&mut pipeline));
         let trainer = Trainer::new(pipeline, task, settings.training.clone())?;
@@ -347,6 +351,9 @@ impl Work for Train<'_> {
         }
         let config = portable(settings).map_err(CliError::file(&folder.file(CONFIG)))?;
         folder.write(CONFIG, config.as_bytes())?;
+        if let Some(picture) = memory {
+            folder.write("memory.svg", picture.as_bytes())?;
+        }
         for (name, content) in model.files {
             folder.write(name, &content)?;
         }
@@ -499,32 +506,42 @@ fn changed(then: &Table, now: &Table) -> Option<String> {
     ))
 }
 
-/// Builds the pipeline. Changes the settings to what is chosen for it.
+/// Builds the pipeline, and draws the memory that it will need if layers were measured. Changes the settings to
+/// what is chosen for it.
 fn pipeline<L: Layer>(
     settings: &mut Settings,
     layers: Vec<L>,
     measured: Option<(&Measured, &AvailableMemory)>,
     ((is_chosen, open), processes): ((bool, Open), &Processes),
-) -> Result<Pipeline<L>, CliError> {
+) -> Result<(Pipeline<L>, Option<String>), CliError> {
     let mut fit = None;
     if let Some(measured) = measured {
         // The first process decides, for all.
-        let found =
-            processes.by_first(|| fitting(settings, &layers, measured, (is_chosen, open)))?;
+        let found = processes.by_first(|| {
+            fitting(
+                settings,
+                &layers,
+                measured,
+                (is_chosen, open, processes.size()),
+            )
+        })?;
         if is_chosen {
-            found.apply(&mut settings.pipeline, open);
+            found.apply(&mut settings.pipeline);
         }
         fit = Some(found);
     }
     let parameters: Vec<_> = layers.iter().map(count_parameters).collect();
     let of_measured = measured.map(|(own, _)| own);
     let mut builder = (settings.pipeline).builder_with(layers, of_measured)?;
-    match fit {
-        Some(fit) => {
+    let mut memory = None;
+    match (fit, measured) {
+        (Some(fit), Some((measured, available))) => {
             let cut = Balance::Layers(fit.balance);
             builder = builder.balance(cut).recompute(fit.recompute);
+            let (schedule, costs) = builder.costs(measured, settings.training.optimizer_state())?;
+            memory = memory_picture(&schedule, &costs, &available.shares())?;
         }
-        None => {
+        _ => {
             let (cut, workers) = (builder.cut()?, builder.workers()?);
             output::say(&rest_lines(settings, &parameters, &cut, &workers));
         }
@@ -532,7 +549,28 @@ fn pipeline<L: Layer>(
     if let Some(communicator) = processes.communicator() {
         builder = builder.communicator(communicator.clone());
     }
-    Ok(builder.seed(settings.training.seed).build()?)
+    let pipeline = builder.seed(settings.training.seed).build()?;
+    Ok((pipeline, memory))
+}
+
+/// The memory of a step over time. A limit far above what is needed is left out, so that something can be seen.
+fn memory_picture(
+    schedule: &Schedule,
+    costs: &Costs,
+    limits: &[Option<u64>],
+) -> Result<Option<String>, CliError> {
+    if schedule.is_asynchronous() {
+        return Ok(None); // many mini-batches in one picture
+    }
+    let simulation = schedule.simulate(costs)?;
+    let needed = simulation.peak_memory().into_iter().zip(limits);
+    let near = needed.map(|(needs, limit)| {
+        let limit = limit.map(|bytes| bytes as f64);
+        limit.filter(|&bytes| bytes < FAR * needs)
+    });
+    Ok(Some(
+        simulation.memory_to_svg(&[], &near.collect::<Vec<_>>()),
+    ))
 }
 
 /// How a run is cut and what it recomputes, if it fits.
@@ -540,7 +578,7 @@ fn fitting<L: Layer>(
     settings: &Settings,
     layers: &[L],
     measured: (&Measured, &AvailableMemory),
-    (is_chosen, open): (bool, Open),
+    (is_chosen, open, processes): (bool, Open, usize),
 ) -> Result<Fit, CliError> {
     let asked = || forecast(settings, &settings.pipeline, layers, measured);
     let (pipeline, forecast) = match is_chosen {
@@ -558,9 +596,17 @@ fn fitting<L: Layer>(
         return Err(match choose(settings, layers, measured, Open::ALL)? {
             Some((pipeline, forecast)) => CliError::DoesNotFit {
                 error,
-                command: Fit::new(&pipeline, &forecast).command(),
+                command: Fit::new(&pipeline, &forecast).command(processes),
             },
-            None => error.into(),
+            None => match too_large_layer(settings, measured) {
+                Some((layer, needs, has)) => CliError::LayerTooLarge {
+                    error,
+                    layer: format!("{layer} ({})", layers[layer].name()),
+                    needs: format_bytes(needs),
+                    has: format_bytes(has),
+                },
+                None => error.into(),
+            },
         });
     }
     Ok(Fit::new(&pipeline, &forecast))

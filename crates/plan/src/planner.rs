@@ -74,10 +74,14 @@ impl PlanRequest<'_> {
             if group.is_hopeless(*bound) {
                 continue;
             }
+            let budget = &mut budgets[usize::from(request.is_by_layer())];
+            if budget.actions == 0 && request.is_by_layer() {
+                budget.exact = false;
+                continue;
+            }
             let schedule = request.schedule()?;
             let model = &models[&request.micro_batches];
             let shape = request.shape(model, &schedule)?;
-            let budget = &mut budgets[usize::from(request.is_by_layer())];
             let choices = choices.entry(request.micro_batches).or_default();
             cuts::search(&shape, number, group, (budget, choices))?;
             best = best.min(group.fastest());

@@ -10,6 +10,7 @@
 //! | `steps.jsonl` | the curves by step |
 //! | `summary.json` | the results at the top, and the stages |
 //! | `timeline.svg` | the timeline of a mini-batch |
+//! | `memory.svg` | the memory of a mini-batch, as it was predicted |
 //! | `remark.txt` | a text, such as a language model's sample |
 //! | `confusion.json` | the accuracy of each class, and the confusion matrix: a [`Confusion`] |
 //! | `mistakes.json` | the worst mistakes: a list of [`MistakeEntry`], with images beside it |
@@ -39,6 +40,7 @@
 mod chart;
 mod confusion;
 mod error;
+mod image;
 mod mistake;
 mod number;
 mod page;
@@ -46,13 +48,12 @@ mod picture;
 mod read;
 mod run;
 mod settings;
-mod timeline;
 
 pub use confusion::{Confusion, PredictionCount};
 pub use error::{PictureError, ReportError, SvgError};
+pub use image::{RunImage, SvgImage};
 pub use mistake::{Mistake, MistakeEntry, PicturePath, PicturePathError};
 pub use picture::Picture;
 pub use read::Report;
 pub use run::{Epoch, LossScaling, RunSummary, StageSummary, Step, TestScores};
 pub use settings::{RunSettings, SettingsTable};
-pub use timeline::{SvgImage, TimelineImage};

@@ -8,11 +8,11 @@ mod classes;
 mod curves;
 mod epochs;
 mod headline;
+mod images;
 mod metric;
 mod mistakes;
 mod settings;
 mod stages;
-mod timeline;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -55,7 +55,8 @@ impl Report {
                         (classes::render(self.confusion.as_ref()))
                         (mistakes::render(&self.mistakes))
                         (remark(self.remark.as_deref()))
-                        (timeline::render(self.timeline.as_ref()))
+                        (images::render(&images::TIMELINE, self.timeline.as_ref()))
+                        (images::render(&images::MEMORY, self.memory.as_ref()))
                         (stages::render(self.summary.as_ref()))
                         (settings::render(&self.settings))
                     }

@@ -12,15 +12,15 @@ use serde::de::DeserializeOwned;
 use crate::{
     confusion::Confusion,
     error::{ReportError, SvgError},
+    image::{RunImage, SvgImage},
     mistake::{Mistake, MistakeEntry},
     picture::Picture,
     run::{Epoch, RunSummary, Step},
     settings::RunSettings,
-    timeline::{SvgImage, TimelineImage},
 };
 
 /// Larger images are not embedded: the page would be slow on a phone.
-const LARGEST_TIMELINE: u64 = 4 << 20;
+const LARGEST_IMAGE: u64 = 4 << 20;
 const LARGEST_PICTURE: u64 = 1 << 20;
 /// The limit for all pictures together.
 const ALL_PICTURES: u64 = 8 << 20;
@@ -41,7 +41,9 @@ pub struct Report {
     /// Its results; `None` if it was interrupted or is still running.
     pub summary: Option<RunSummary>,
     /// The timeline of a mini-batch.
-    pub timeline: Option<TimelineImage>,
+    pub timeline: Option<RunImage>,
+    /// The memory of a mini-batch over time, as it was predicted.
+    pub memory: Option<RunImage>,
     /// A text, such as a language model's sample.
     pub remark: Option<String>,
     /// What the model takes for what.
@@ -87,7 +89,8 @@ impl Report {
             epochs: epochs.unwrap_or_default(),
             steps: folder.steps()?,
             summary,
-            timeline: folder.timeline()?,
+            timeline: folder.image("timeline.svg")?,
+            memory: folder.image("memory.svg")?,
             remark: folder.text("remark.txt")?,
             confusion: folder.json("confusion.json")?,
             mistakes: folder.mistakes()?,
@@ -180,15 +183,14 @@ impl RunFiles<'_> {
         Ok(steps)
     }
 
-    fn timeline(&self) -> Result<Option<TimelineImage>, ReportError> {
-        let name = "timeline.svg";
+    fn image(&self, name: &'static str) -> Result<Option<RunImage>, ReportError> {
         match self.size(name)? {
-            Some(bytes) if bytes > LARGEST_TIMELINE => Ok(Some(TimelineImage::Linked { bytes })),
+            Some(bytes) if bytes > LARGEST_IMAGE => Ok(Some(RunImage::Linked { bytes })),
             _ => {
                 let image = self.text(name)?.map(SvgImage::parse).transpose();
                 let malformed =
                     |error: SvgError| self.malformed(name, error.line(), error.to_string(), error);
-                Ok(image.map_err(malformed)?.map(TimelineImage::Embedded))
+                Ok(image.map_err(malformed)?.map(RunImage::Embedded))
             }
         }
     }

@@ -53,6 +53,20 @@ pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(
     if !flags.recompute.is_empty() {
         asked.by_layer = flags.recompute.contains(&RecomputeSetting::ByLayer);
         let fixed = flags.recompute.iter().filter_map(RecomputeSetting::fixed);
+        if fixed
+            .clone()
+            .any(|fixed| matches!(fixed, Recompute::Segments(_)))
+        {
+            return Err(usage!(
+                "--recompute: a plan chooses layers itself: use by-layer, always, except-last or never"
+            ));
+        }
+        let has_memory = machine.devices.iter().any(|device| device.memory.is_some());
+        if asked.by_layer && !has_memory {
+            return Err(usage!(
+                "--recompute by-layer: say how much memory a device has, with --memory or in the machine's file"
+            ));
+        }
         asked.recompute = fixed.cloned().collect();
     }
     let plan = asked.plan()?;

@@ -6,7 +6,7 @@ use clap::{ArgMatches, parser::ValueSource};
 use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::{Layer, Measured, Recompute},
-    plan::Forecast,
+    plan::{Forecast, MemoryUse},
     schedule::Rule,
     train::{
         PipelineSettings,
@@ -71,34 +71,43 @@ impl Fit {
         }
     }
 
-    /// Changes settings to what was chosen.
-    pub fn apply(&self, pipeline: &mut PipelineSettings, open: Open) {
+    /// Changes settings to what was chosen, so that a run that goes on does the same.
+    pub fn apply(&self, pipeline: &mut PipelineSettings) {
         pipeline.schedule = self.schedule.clone();
-        if open.recompute {
-            pipeline.recompute = RecomputeSetting::Fixed(self.recompute.clone());
-        }
+        pipeline.recompute = RecomputeSetting::Fixed(self.recompute.clone());
+        pipeline.balance = BalanceSetting::Layers(self.balance.clone());
     }
 
     /// The command of this program with what was chosen instead.
-    pub fn command(&self) -> String {
+    pub fn command(&self, processes: usize) -> String {
         let chosen = [
             ("--schedule", self.schedule.to_string()),
             ("--recompute", self.recompute.to_string()),
         ];
+        let takes_chunks = match &self.schedule {
+            ScheduleSetting::Rule(rule) => rule.takes_chunks(),
+            ScheduleSetting::File(_) => false,
+        };
+        let is_dropped = |flag: &str| {
+            let is_chosen = chosen.iter().any(|(chosen, _)| *chosen == flag);
+            is_chosen || flag == "--memory" || (flag == "--chunks" && !takes_chunks)
+        };
         let mut words: Vec<String> = Vec::new();
-        let mut given = std::env::args().skip(1);
+        let given = std::env::args_os().skip(1);
+        let mut given = given.map(|word| word.to_string_lossy().into_owned());
         while let Some(word) = given.next() {
             let flag = word.split_once('=').map_or(&*word, |(flag, _)| flag);
-            if flag == "--memory" || chosen.iter().any(|(chosen, _)| *chosen == flag) {
-                if !word.contains('=') {
-                    given.next();
-                }
-            } else {
-                words.push(word);
+            match is_dropped(flag) {
+                true if word.contains('=') => {}
+                true => drop(given.next()),
+                false => words.push(word),
             }
         }
-        for (flag, value) in chosen {
-            words.extend([flag.to_owned(), value]);
+        for (flag, value) in &chosen {
+            words.extend([(*flag).to_owned(), value.clone()]);
+        }
+        if processes > 1 {
+            words.extend(["--processes".to_owned(), processes.to_string()]);
         }
         format!("stovepipe {}", quoted(&words))
     }
@@ -134,7 +143,8 @@ pub fn choose<L: Layer>(
 ) -> Result<Option<(PipelineSettings, Forecast)>, CliError> {
     let own = &settings.pipeline;
     let mut schedules = vec![own.schedule.clone()];
-    if open.schedule && own.workers() == own.stages {
+    // Without a flush, the result is another one.
+    if open.schedule && own.workers() == own.stages && !own.schedule.is_asynchronous() {
         let can_defer = has_halves(measured, own.workers());
         let rules = Rule::synchronous().filter(|rule| !rule.needs_halves() || can_defer);
         let others = rules.map(ScheduleSetting::Rule);
@@ -144,7 +154,9 @@ pub fn choose<L: Layer>(
     if open.recompute {
         let fixed = [Recompute::Never, Recompute::ExceptLast, Recompute::Always];
         modes = fixed.map(RecomputeSetting::Fixed).to_vec();
-        if available.shares().iter().all(Option::is_some) && own.workers() == own.stages {
+        if own.no_stashing {
+            modes = vec![RecomputeSetting::Fixed(Recompute::Always)];
+        } else if available.shares().iter().all(Option::is_some) && own.workers() == own.stages {
             modes.push(RecomputeSetting::ByLayer);
         }
     }
@@ -156,9 +168,6 @@ pub fn choose<L: Layer>(
             shown(number * modes.len() + place + 1);
             let mut pipeline = own.clone();
             (pipeline.schedule, pipeline.recompute) = (schedule.clone(), mode.clone());
-            if !matches!(pipeline.balance, BalanceSetting::Layers(_)) {
-                pipeline.balance = BalanceSetting::Auto;
-            }
             // With fewer layers than stages, for instance.
             if pipeline.check(layers.len()).is_err() {
                 continue;
@@ -177,4 +186,28 @@ pub fn choose<L: Layer>(
 fn has_halves(measured: &Measured, workers: usize) -> bool {
     let mut layers = (0..workers).flat_map(|worker| &measured.profile(worker).layers);
     layers.any(|layer| layer.weight != Some(0.0))
+}
+
+/// The layer that needs most for one micro-batch, if that is more than its device has: its index, its bytes, and
+/// the device's.
+pub fn too_large_layer(
+    settings: &Settings,
+    (measured, available): (&Measured, &AvailableMemory),
+) -> Option<(usize, u64, u64)> {
+    let has = available.shares().into_iter().collect::<Option<Vec<_>>>()?;
+    let has = has.into_iter().max()?;
+    let state = settings.training.optimizer_state();
+    let profile = measured.profile(0);
+    let inputs = [profile.input].into_iter();
+    let inputs = inputs.chain(profile.layers.iter().map(|layer| layer.output));
+    let needs = profile.layers.iter().zip(inputs).map(|(layer, input)| {
+        let rest = MemoryUse::at_rest(
+            layer.parameters,
+            layer.trained.unwrap_or(layer.parameters),
+            state,
+        );
+        rest.total() + input + layer.kept.unwrap_or(layer.output)
+    });
+    let (layer, needs) = needs.enumerate().max_by_key(|(_, needs)| *needs)?;
+    (needs > has).then_some((layer, needs, has))
 }

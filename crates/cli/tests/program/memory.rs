@@ -1,6 +1,6 @@
 //! Recomputation by layer, and runs that are made to fit.
 
-use crate::running::{Here, check_contains};
+use crate::running::{Here, check_contains, root};
 
 /// A model of nine layers that keeps much more for eight micro-batches than for one.
 const LARGE: &str = "train --layers 3 --filters 24 --batch-size 64 --micro-batches 8 --schedule gpipe \
@@ -43,9 +43,24 @@ fn what_does_not_fit_ends_in_a_command_that_does() {
     here.succeed(command);
     assert!(here.model("fits") == here.model("never"));
     // Nothing helps here.
-    here.refuse(
-        &format!("{LARGE} --device-memory 1000000"),
+    let error = here.refuse(
+        &format!("{LARGE} --device-memory 100000"),
         "error: the run needs about",
+    );
+    check_contains(&error, &["\nlayer ", " alone needs about "]);
+    // The command has no flag that it refuses, and no other result.
+    let line = LARGE.replace("gpipe", "interleaved") + " --chunks 2 --recompute never";
+    let error = here.refuse(&format!("{line} {BETWEEN} --out chunks"), "this fits");
+    let (_, command) = error.trim().rsplit_once(": stovepipe ").unwrap();
+    here.succeed(command);
+    let line = LARGE.replace("gpipe", "pipedream");
+    let error = here.refuse(
+        &format!("{line} --recompute never --device-memory 60000000"),
+        "the run needs about",
+    );
+    assert!(
+        !error.contains("fits") || error.contains("--schedule pipedream"),
+        "{error}"
     );
 }
 
@@ -64,6 +79,8 @@ fn what_is_not_given_is_chosen_to_fit() {
         &(run.out + &run.err),
         &["chosen: schedule gpipe, recompute ", ": fits"],
     );
+    assert!(here.read("auto/memory.svg").starts_with("<svg"));
+    check_contains(&here.read("auto/report.html"), &["Predicted memory"]);
     // It is in the run's configuration, and not chosen again.
     let config = here.read("auto/config.toml");
     assert!(!config.contains("by-layer"), "{config}");
@@ -89,6 +106,18 @@ fn wrong_layers_say_what_is_wrong() {
         --recompute 0-3 --layers 1,2,3 => --layers has 3 numbers: give one for all stages, or one for each of 2 stages
         --recompute 0 --layers 0 => --layers is 0
         --layers 2 => without layers in --recompute
+        ",
+    );
+    let here = Here::new();
+    here.write(
+        "profile.toml",
+        std::fs::read(root().join("docs/src/guide/profile.toml")).unwrap(),
+    );
+    here.refuse_all(
+        "plan --workers 2 --recompute",
+        "
+        by-layer => say how much memory a device has, with --memory
+        0-3 --memory 4000000 => a plan chooses layers itself: use by-layer
         ",
     );
 }

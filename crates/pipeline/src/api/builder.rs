@@ -12,7 +12,9 @@ use stovepipe_collective::{AllReduce, CollectiveError};
 use stovepipe_comm::Communicator;
 use stovepipe_plan::{BUCKET, CutError, Forecast, OptimizerState, PlanError, Setup};
 use stovepipe_runtime::{CancelHandle, StopHandle};
-use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler, WeightPolicy};
+use stovepipe_schedule::{
+    Costs, OneForwardOneBackward, Recompute, Schedule, Scheduler, WeightPolicy,
+};
 
 use crate::{
     api::{
@@ -501,7 +503,32 @@ impl<L: Layer> PipelineBuilder<L> {
     ) -> Result<Forecast, BuildError> {
         let is_planned = matches!(self.balance, Balance::Planned(_));
         self.forecast_with(measured, state, |setup, cut| {
-            setup.choose_layers((!is_planned).then_some(cut))
+            let mut chosen = *setup;
+            // The copies of half the size that a step computes on count as one more number a parameter.
+            chosen.state.0 += u8::from(self.precision.cast().is_some());
+            let chosen = chosen.choose_layers((!is_planned).then_some(cut))?;
+            let recompute = &chosen.recompute;
+            Setup {
+                recompute,
+                ..*setup
+            }
+            .forecast(&chosen.balance)
+        })
+    }
+
+    /// What a [forecast](Self::forecast) simulates: a schedule and its costs. So a timeline or the memory over
+    /// time can be predicted.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`forecast`](Self::forecast).
+    pub fn costs(
+        &self,
+        measured: &Measured,
+        state: OptimizerState,
+    ) -> Result<(Schedule, Costs), BuildError> {
+        self.set_up(measured, state, |setup, cut| {
+            Ok((setup.schedule.clone(), setup.costs(cut)?))
         })
     }
 
@@ -511,6 +538,22 @@ impl<L: Layer> PipelineBuilder<L> {
         state: OptimizerState,
         forecast: impl Fn(&Setup, &[usize]) -> Result<Forecast, PlanError>,
     ) -> Result<Forecast, BuildError> {
+        let mut forecast = self.set_up(measured, state, forecast)?;
+        if self.precision.cast().is_some() {
+            // A step computes on copies of half the size.
+            for memory in &mut forecast.memory {
+                memory.parameters += memory.parameters / 2;
+            }
+        }
+        Ok(forecast)
+    }
+
+    fn set_up<R>(
+        &self,
+        measured: &Measured,
+        state: OptimizerState,
+        work: impl Fn(&Setup, &[usize]) -> Result<R, PlanError>,
+    ) -> Result<R, BuildError> {
         let mut layout = self.layout()?;
         if layout.schedule.is_asynchronous() {
             layout.schedule = self.window(layout.schedule.stages(), WINDOW)?;
@@ -525,14 +568,7 @@ impl<L: Layer> PipelineBuilder<L> {
             state,
             bucket: self.bucket as u64,
         };
-        let mut forecast = forecast(&setup, &layout.cut)?;
-        if self.precision.cast().is_some() {
-            // A step computes on copies of half the size.
-            for memory in &mut forecast.memory {
-                memory.parameters += memory.parameters / 2;
-            }
-        }
-        Ok(forecast)
+        Ok(work(&setup, &layout.cut)?)
     }
 
     /// The number of stages that the scheduler makes for the devices.

@@ -219,7 +219,8 @@ fn losses_on_stages_before_the_last() {
     let expected = gradient_bits(&pipeline, &gradients);
     for stages in [1, 2, 3, 5] {
         for rule in [Rule::GPipe, Rule::OneForwardOneBackward] {
-            for recompute in Recompute::MODES {
+            let by_layer: Recompute = "0,1-2,4".parse().unwrap();
+            for recompute in Recompute::MODES.into_iter().chain([by_layer]) {
                 let (pipeline, gradients, found) = run(stages, rule, recompute);
                 assert_eq!(found, losses);
                 assert_eq!(gradient_bits(&pipeline, &gradients), expected);

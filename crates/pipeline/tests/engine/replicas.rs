@@ -118,7 +118,7 @@ fn replicas_of_whole_pipelines_add_in_the_order_of_a_ring() {
             (By(Rule::ZeroBubbleH1, 1), 2),
             (By(Rule::ZeroBubbleV, 1), 2),
         ] {
-            for recompute in Recompute::MODES {
+            for recompute in modes(7, 1) {
                 let scheduler = DataParallel::equal(rule, replicas);
                 let workers = workers * replicas;
                 let pipeline = built(conv_net(), workers, scheduler, size.1, recompute.clone());

@@ -5,7 +5,7 @@
 //! is simulated. A step that takes for each worker the least of each time is no longer than any choice
 //! allows: workers are fixed one after the other, and what cannot be better is skipped.
 
-use std::ops::Range;
+use std::{borrow::Borrow, collections::HashMap, ops::Range, rc::Rc};
 
 use stovepipe_schedule::{Costs, HeldBytes, Pass, Recompute, Segments};
 
@@ -101,14 +101,13 @@ struct Combination {
     seconds: f64,
 }
 
-impl Combination {
-    fn is_as_fast_as(&self, other: &Self) -> bool {
-        let pairs = self.choices.iter().zip(&other.choices);
-        pairs.into_iter().all(|(own, other)| {
-            let (own, other) = (own.costs, other.costs);
-            own.quiet <= other.quiet && own.again <= other.again && own.late <= other.late
-        })
-    }
+/// Whether choices for stages are nowhere slower than others.
+fn is_as_fast(own: &[impl Borrow<Choice>], others: &[impl Borrow<Choice>]) -> bool {
+    let pairs = own.iter().zip(others);
+    pairs.into_iter().all(|(own, other)| {
+        let (own, other) = (own.borrow().costs, other.borrow().costs);
+        own.quiet <= other.quiet && own.again <= other.again && own.late <= other.late
+    })
 }
 
 /// What to recompute for the cuts of a shape.
@@ -116,13 +115,27 @@ pub(super) struct ByLayer<'a, 'b> {
     shape: &'a Shape<'b>,
     /// Of each worker.
     moments: Vec<Vec<Moment>>,
+    /// By worker and the layers of its stages.
+    known: HashMap<(usize, Vec<Range<usize>>), Rc<Fitting>>,
+    /// The combinations that were looked at, and those that they were compared with.
+    pub looked_at: usize,
+}
+
+/// What a worker may recompute.
+#[derive(Clone, Debug, Default)]
+struct Fitting {
+    /// The fastest first; if none fits, the one that comes closest.
+    combinations: Vec<Combination>,
+    fits: bool,
+    /// Whether none was left out.
+    is_whole: bool,
 }
 
 /// What is still to be decided for a cut.
 pub(super) struct Open {
     cut: Vec<usize>,
-    /// Of each worker, the fastest first.
-    combinations: Vec<Vec<Combination>>,
+    /// Of each worker.
+    fitting: Vec<Rc<Fitting>>,
     /// With the least times of what is not decided.
     costs: Costs,
     /// Of each worker that is decided.
@@ -137,25 +150,36 @@ impl<'a, 'b> ByLayer<'a, 'b> {
         Self {
             shape,
             moments: workers.map(|worker| moments(shape, worker)).collect(),
+            known: HashMap::new(),
+            looked_at: 0,
         }
     }
 
     /// What may be recomputed for a cut; if it does not fit a worker, what comes closest there.
-    pub fn open(&self, cut: &[usize], choices: &mut Choices) -> Open {
+    pub fn open(&mut self, cut: &[usize], choices: &mut Choices) -> Open {
         let ranges = ranges(cut);
         let mut open = Open {
             cut: cut.to_vec(),
-            combinations: Vec::new(),
+            fitting: Vec::new(),
             costs: self.shape.costs(cut, &Recompute::Always),
             decided: Vec::new(),
             is_whole: true,
         };
         for worker in 0..self.shape.loads.len() {
-            let found = self.combinations(worker, cut, &ranges, choices, &mut open.is_whole);
+            let own = self.shape.loads[worker].iter();
+            let key = (worker, own.map(|load| ranges[load.stage].clone()).collect());
+            let found = match self.known.get(&key) {
+                Some(known) => known.clone(),
+                None => {
+                    let found = Rc::new(self.combinations(worker, cut, &ranges, choices));
+                    self.known.insert(key, found.clone());
+                    found
+                }
+            };
+            open.is_whole &= found.is_whole;
             for (place, load) in self.shape.loads[worker].iter().enumerate() {
-                let all = found
-                    .iter()
-                    .map(|combination| combination.choices[place].costs);
+                let all =
+                    (found.combinations.iter()).map(|combination| combination.choices[place].costs);
                 let least = |time: fn(&Recomputed) -> f64| {
                     all.clone()
                         .map(|costs| time(&costs))
@@ -166,40 +190,39 @@ impl<'a, 'b> ByLayer<'a, 'b> {
                 stage.again = least(|costs| costs.again);
                 stage.late = least(|costs| costs.late);
             }
-            open.combinations.push(found);
+            open.fitting.push(found);
         }
         open.is_whole &= !choices.are_rounded;
         open
     }
 
     fn combinations(
-        &self,
+        &mut self,
         worker: usize,
         cut: &[usize],
         ranges: &[Range<usize>],
         choices: &mut Choices,
-        is_whole: &mut bool,
-    ) -> Vec<Combination> {
+    ) -> Fitting {
         let shape = self.shape;
         let loads = &shape.loads[worker];
         let device = shape.devices[worker];
         let rest = shape.memory(worker, cut, HeldBytes::default()).total() as f64;
         let memory = shape.model.machine.devices[device].memory;
         let limit = memory.map_or(f64::INFINITY, |bytes| bytes as f64 - rest);
-        let of_stages = loads.iter().map(|load| {
-            let mut found = choices.of(shape.model, device, &ranges[load.stage]);
-            if load.again == 0 {
-                found.retain(|choice| !choice.costs.recomputes());
-            }
-            found
+        let of_stages =
+            (loads.iter()).map(|load| choices.of(shape.model, device, &ranges[load.stage]));
+        let of_stages: Vec<_> = of_stages.collect();
+        let possible = loads.iter().zip(&of_stages).map(|(load, choices)| {
+            let is_possible = |choice: &&Choice| load.again > 0 || !choice.costs.recomputes();
+            choices.iter().filter(is_possible).collect()
         });
-        let mut of_stages: Vec<_> = of_stages.collect();
-        thin(&mut of_stages, is_whole);
+        let mut of_stages: Vec<Vec<&Choice>> = possible.collect();
+        let is_whole = thin(&mut of_stages);
         let whole = loads
             .iter()
             .map(|load| shape.model.activations(&ranges[load.stage]));
         let whole: Vec<_> = whole.collect();
-        let held = |choices: &[Choice]| {
+        let held = |choices: &[&Choice]| {
             let at = |moment: &Moment| -> f64 {
                 let stages = moment.0.iter().zip(choices).zip(&whole);
                 stages
@@ -210,29 +233,38 @@ impl<'a, 'b> ByLayer<'a, 'b> {
         };
         let mut fitting: Vec<Combination> = Vec::new();
         let mut closest: Option<(f64, Vec<Choice>)> = None;
+        let owned = |choices: &[&Choice]| choices.iter().copied().cloned().collect();
+        let mut looked_at = 0;
         each_combination(&of_stages, &mut Vec::new(), &mut |choices| {
+            looked_at += 1 + fitting.len();
             let bytes = held(choices);
             if bytes <= limit {
                 let seconds = loads.iter().zip(choices);
                 let seconds = seconds.map(|(load, choice)| seconds_of(load, choice)).sum();
-                let new = Combination {
-                    choices: choices.to_vec(),
-                    seconds,
-                };
-                if !fitting.iter().any(|other| other.is_as_fast_as(&new)) {
-                    fitting.retain(|other| !new.is_as_fast_as(other));
-                    fitting.push(new);
+                if !fitting
+                    .iter()
+                    .any(|other| is_as_fast(&other.choices, choices))
+                {
+                    fitting.retain(|other| !is_as_fast(choices, &other.choices));
+                    let choices = owned(choices);
+                    fitting.push(Combination { choices, seconds });
                 }
             } else if closest.as_ref().is_none_or(|(least, _)| bytes < *least) {
-                closest = Some((bytes, choices.to_vec()));
+                closest = Some((bytes, owned(choices)));
             }
         });
-        if let (true, Some((_, choices))) = (fitting.is_empty(), closest) {
+        self.looked_at += looked_at;
+        let fits = !fitting.is_empty();
+        if let (false, Some((_, choices))) = (fits, closest) {
             let seconds = f64::INFINITY;
             fitting.push(Combination { choices, seconds });
         }
         fitting.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        fitting
+        Fitting {
+            combinations: fitting,
+            fits,
+            is_whole,
+        }
     }
 }
 
@@ -245,12 +277,15 @@ impl Open {
     /// The next worker, if one is not decided.
     pub fn next(&self) -> Option<usize> {
         let next = self.decided.len();
-        (next < self.combinations.len()).then_some(next)
+        (next < self.fitting.len()).then_some(next)
     }
 
-    /// How many choices a worker has.
+    /// How many choices a worker has that are worth a look: one if the cut does not fit another worker.
     pub fn count(&self, worker: usize) -> usize {
-        self.combinations[worker].len()
+        match self.fitting.iter().all(|own| own.fits) {
+            true => self.fitting[worker].combinations.len(),
+            false => 1,
+        }
     }
 
     /// Decides for the next worker. Returns the costs before.
@@ -258,7 +293,7 @@ impl Open {
         let worker = self.decided.len();
         self.decided.push(number);
         let before = self.costs.clone();
-        let choices = &self.combinations[worker][number].choices;
+        let choices = &self.fitting[worker].combinations[number].choices;
         for (load, choice) in shape.loads[worker].iter().zip(choices) {
             let stage = &mut self.costs.stages[load.stage];
             let costs = &choice.costs;
@@ -275,8 +310,8 @@ impl Open {
 
     /// The cut, and what is recomputed. All workers must be decided.
     pub fn decided(&self) -> (&[usize], Recompute) {
-        let decided = self.combinations.iter().zip(&self.decided);
-        let choices = decided.flat_map(|(all, &number)| &all[number].choices);
+        let decided = self.fitting.iter().zip(&self.decided);
+        let choices = decided.flat_map(|(own, &number)| &own.combinations[number].choices);
         let mut runs: Vec<_> = choices.flat_map(Choice::segments).collect();
         runs.sort_by_key(|run| run.start);
         let segments = Segments::new(runs);
@@ -298,36 +333,36 @@ fn seconds_of(load: &Load, choice: &Choice) -> f64 {
     load.again as f64 * choice.costs.seconds()
 }
 
-/// Leaves out choices of stages evenly, until there are few enough combinations.
-fn thin(of_stages: &mut [Vec<Choice>], is_whole: &mut bool) {
-    let count = |all: &[Vec<Choice>]| all.iter().map(|one| one.len() as f64).product::<f64>();
+/// Leaves out choices of stages evenly, until there are few enough combinations. Returns whether none was.
+fn thin(of_stages: &mut [Vec<&Choice>]) -> bool {
+    let mut is_whole = true;
+    let count = |all: &[Vec<&Choice>]| all.iter().map(|one| one.len() as f64).product::<f64>();
     while count(of_stages) > MOST_COMBINATIONS as f64 {
-        *is_whole = false;
-        let longest = of_stages.iter_mut().max_by_key(|one| one.len());
-        let Some(longest) = longest else { return };
-        // The ends stay: what keeps least, and what keeps most.
+        is_whole = false;
+        let Some(longest) = of_stages.iter_mut().max_by_key(|one| one.len()) else {
+            break;
+        };
+        // The ends stay while there are others: what keeps least, and what keeps most.
         let last = longest.len() - 1;
         let mut place = 0..;
         longest.retain(|_| {
             let place = place.next().unwrap_or_default();
-            place % 2 == 0 || place == last
+            place % 2 == 0 || (place == last && last > 1)
         });
-        if longest.len() > last {
-            return;
-        }
     }
+    is_whole
 }
 
-fn each_combination(
-    of_stages: &[Vec<Choice>],
-    begun: &mut Vec<Choice>,
-    visit: &mut impl FnMut(&[Choice]),
+fn each_combination<'a>(
+    of_stages: &[Vec<&'a Choice>],
+    begun: &mut Vec<&'a Choice>,
+    visit: &mut impl FnMut(&[&'a Choice]),
 ) {
     let Some((first, rest)) = of_stages.split_first() else {
         return visit(begun);
     };
     for choice in first {
-        begun.push(choice.clone());
+        begun.push(choice);
         each_combination(rest, begun, visit);
         begun.pop();
     }

@@ -10,19 +10,21 @@ use super::{
     Forecast, PlanError,
     by_layer::{ByLayer, Open},
     recomputed::Choices,
-    shape::{Load, Shape},
+    shape::{Load, Mode, Shape},
 };
 
 /// Limits the work, so that planning takes seconds.
 pub(super) struct Budget {
     /// Actions that may still be simulated.
-    actions: usize,
+    pub actions: usize,
     /// Whether it was enough so far.
     pub exact: bool,
 }
 
 const ACTIONS: usize = 10_000_000;
-const ACTIONS_BY_LAYER: usize = 4 * ACTIONS;
+/// Combinations that take as long to look at as an action to simulate.
+const COMBINATIONS_AN_ACTION: usize = 8;
+const ACTIONS_BY_LAYER: usize = 8 * ACTIONS;
 /// For one shape: first stages of cuts that are tried, and simulated actions.
 const BEGINNINGS: usize = 50_000;
 const ACTIONS_OF_SHAPE: usize = 500_000;
@@ -100,6 +102,12 @@ impl Found {
     }
 }
 
+/// Cuts that are tried by layer, too: the best of these.
+static FIXED: [Mode; 2] = [
+    Mode::Fixed(Recompute::Never),
+    Mode::Fixed(Recompute::Always),
+];
+
 /// Finds the best cut of a shape, if it is better than the best of other shapes.
 pub(super) fn search(
     shape: &Shape,
@@ -107,14 +115,30 @@ pub(super) fn search(
     found: &mut Found,
     work: (&mut Budget, &mut Choices),
 ) -> Result<(), PlanError> {
+    let mut begin = shape.balanced_cut()?;
+    let mut seeds = vec![begin.clone()];
+    if shape.is_by_layer() {
+        // So that it is no slower than these.
+        for mode in &FIXED {
+            let fixed = shape.with_mode(mode)?;
+            let mut found = Found::default();
+            search(&fixed, number, &mut found, (&mut *work.0, &mut *work.1))?;
+            seeds.extend(found.best().map(|best| best.balance));
+        }
+    }
     let mut search = Search::new(shape, number, found, work);
-    let balanced = shape.balanced_cut()?;
-    search.evaluate(&balanced)?;
+    let mut fastest = f64::INFINITY;
+    for seed in seeds {
+        let time = search.evaluate(&seed)?;
+        if time < fastest {
+            (fastest, begin) = (time, seed);
+        }
+    }
     let is_whole = search.extend(&mut Beginning::new(shape))?;
     if !is_whole {
         search.budget.exact = false;
         search.actions = actions_of(shape) / 4;
-        search.climb(balanced)?;
+        search.climb(begin)?;
     }
     Ok(())
 }
@@ -171,11 +195,14 @@ impl<'a, 'b> Search<'a, 'b> {
     /// The seconds of a step with a cut. If it does not fit, more seconds than any step takes: the more, the
     /// more memory is missing.
     fn evaluate(&mut self, cut: &[usize]) -> Result<f64, PlanError> {
-        let Some(by_layer) = &self.by_layer else {
+        let Some(by_layer) = &mut self.by_layer else {
             return self.simulate(cut, self.shape.mode.fastest());
         };
         let mut open = by_layer.open(cut, self.choices);
         self.budget.exact &= open.is_whole;
+        let looked_at = std::mem::take(&mut by_layer.looked_at) / COMBINATIONS_AN_ACTION;
+        self.actions = self.actions.saturating_sub(looked_at);
+        self.budget.actions = self.budget.actions.saturating_sub(looked_at);
         self.decide(&mut open)
     }
 

@@ -1,6 +1,6 @@
 //! Why there is no plan.
 
-use stovepipe_schedule::{CostError, ScheduleError, count, format_bytes};
+use stovepipe_schedule::{CostError, ScheduleError, SegmentsError, count, format_bytes};
 use thiserror::Error;
 
 use crate::CutError;
@@ -65,6 +65,9 @@ pub enum PlanError {
         format_bytes(*needs), format_bytes(*has)
     )]
     TooLarge { worker: usize, needs: u64, has: u64 },
+    /// The model does not have the layers that are to be recomputed.
+    #[error(transparent)]
+    Segments(#[from] SegmentsError),
     /// A cost is out of range.
     #[error(transparent)]
     Cost(#[from] CostError),

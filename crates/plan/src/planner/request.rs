@@ -132,6 +132,11 @@ impl<'a> PlanRequest<'a> {
                 return Err(PlanError::TooManyWorkers { workers, layers });
             }
         }
+        for recompute in &self.recompute {
+            if let Recompute::Segments(segments) = recompute {
+                segments.check(layers)?;
+            }
+        }
         let mini_batch = self.mini_batch;
         match (self.micro_batches.iter()).find(|&&m| m == 0 || m > mini_batch) {
             Some(&micro_batches) => Err(PlanError::MicroBatches {

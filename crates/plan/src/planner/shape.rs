@@ -15,7 +15,9 @@ use super::{
     Forecast, PlanError,
     recomputed::{Recomputed, Run},
 };
-use crate::{CutError, LayerProfile, Machine, MemoryUse, OptimizerState, Profile, cut_chain_by};
+use crate::{
+    CutError, DeviceSpec, LayerProfile, Machine, MemoryUse, OptimizerState, Profile, cut_chain_by,
+};
 
 /// A model, with costs for the samples of a micro-batch.
 pub(super) struct ProfiledModel<'a> {
@@ -106,6 +108,17 @@ impl<'a> ProfiledModel<'a> {
         match self.profiles.len() {
             1 => &self.profiles[0],
             _ => &self.profiles[device],
+        }
+    }
+
+    /// The first device of the machine that is like this one.
+    pub fn first_like(&self, device: usize) -> usize {
+        let devices = &self.machine.devices;
+        let own = &devices[device];
+        let is_like = |other: &DeviceSpec| (other.speed, other.memory) == (own.speed, own.memory);
+        match self.profiles.len() {
+            1 => devices.iter().position(is_like).unwrap_or(device),
+            _ => device,
         }
     }
 
@@ -334,6 +347,12 @@ impl<'a> Shape<'a> {
                 .all(|pass| matches!(pass, Pass::Forward | Pass::Backward | Pass::Update)),
             schedule,
         })
+    }
+
+    /// The same with another mode.
+    pub fn with_mode(&self, mode: &'a Mode) -> Result<Self, PlanError> {
+        let options = (mode, self.weights);
+        Self::new(self.model, self.devices, self.schedule, options)
     }
 
     pub fn is_by_layer(&self) -> bool {

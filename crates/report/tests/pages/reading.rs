@@ -1,7 +1,7 @@
 //! Reads folders of runs, with missing and malformed files.
 
 use crate::common::folder::{SVG, SampleRun, TempRun, png};
-use stovepipe_report::{Report, TimelineImage};
+use stovepipe_report::{Report, RunImage};
 
 fn check_error(run: &TempRun, expected: &str) {
     let error = Report::read(&run.path()).expect_err(expected).to_string();
@@ -22,7 +22,7 @@ fn a_whole_folder_is_read() {
     assert!(summary.averaged.is_some());
     assert_eq!(report.mistakes.len(), 24);
     assert_eq!(report.mistakes[0].picture.as_ref().unwrap().size(), (8, 8));
-    assert!(matches!(report.timeline, Some(TimelineImage::Embedded(_))));
+    assert!(matches!(report.timeline, Some(RunImage::Embedded(_))));
     assert_eq!(report.remark, None);
 }
 
@@ -214,7 +214,7 @@ fn a_very_large_timeline_is_not_read() {
     let boxes = "<rect/>".repeat(800_000);
     run.write("timeline.svg", format!("<svg xmlns='{SVG}'>{boxes}</svg>"));
     let report = run.report();
-    assert!(matches!(report.timeline, Some(TimelineImage::Linked { bytes }) if bytes > 5_000_000));
+    assert!(matches!(report.timeline, Some(RunImage::Linked { bytes }) if bytes > 5_000_000));
     let page = report.to_html();
     assert!(page.contains("5.3\u{a0}MiB"));
     assert!(page.len() < 200_000);

@@ -6,7 +6,7 @@ use crate::common::{
     dom::Element,
     folder::{SVG, SampleRun},
 };
-use stovepipe_report::{Confusion, Report, SvgImage, TimelineImage};
+use stovepipe_report::{Confusion, Report, RunImage, SvgImage};
 
 fn page(report: &Report) -> Element {
     Element::parse(&report.to_html())
@@ -224,23 +224,26 @@ fn mistakes_have_their_label_and_prediction() {
 
 /// As an image, the SVG file cannot run scripts.
 #[test]
-fn the_timeline_is_embedded_as_an_image() {
+fn timeline_and_memory_are_embedded_as_images() {
     let svg = format!(
         "<svg xmlns='{SVG}' aria-label='a &quot;b&quot; &lt;c>'><script>alert(1)</script></svg>"
     );
-    let timeline = TimelineImage::Embedded(SvgImage::parse(svg).unwrap());
-    let timeline = Some(timeline);
+    let image = RunImage::Embedded(SvgImage::parse(svg).unwrap());
     let html = Report {
-        timeline,
+        timeline: Some(image.clone()),
+        memory: Some(image),
         ..Report::default()
     }
     .to_html();
     assert!(!html.contains("alert(1)"));
     let page = Element::parse(&html);
-    let image = page.named("img")[0];
-    let (alt, src) = (image.get("alt").unwrap(), image.get("src").unwrap());
-    assert!(alt.ends_with("in one mini-batch: a \"b\" <c>"));
-    assert!(src.starts_with("data:image/svg+xml;base64,"));
+    let images = page.named("img");
+    assert_eq!(images.len(), 2);
+    for image in images {
+        let (alt, src) = (image.get("alt").unwrap(), image.get("src").unwrap());
+        assert!(alt.ends_with("in one mini-batch: a \"b\" <c>"));
+        assert!(src.starts_with("data:image/svg+xml;base64,"));
+    }
 }
 
 /// Few classes have a matrix; of many, the worst are listed.

@@ -1,4 +1,4 @@
-//! The timeline of a mini-batch: `timeline.svg`.
+//! Images of a run: `timeline.svg`, `memory.svg`.
 
 use roxmltree::Document;
 
@@ -6,9 +6,9 @@ use crate::error::SvgError;
 
 const SVG: &str = "http://www.w3.org/2000/svg";
 
-/// The timeline of a mini-batch.
+/// An image of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub enum TimelineImage {
+pub enum RunImage {
     /// The image becomes part of the page.
     Embedded(SvgImage),
     /// The image is too large for the page, which links to it.
