@@ -92,16 +92,11 @@ pub enum CliError {
     #[error("{}", path.display())]
     File { path: PathBuf, source: Source },
 
-    /// A run that does not fit, and a command for one that does.
-    #[error("{error}\nthis fits, and gives the same result: {command}")]
-    DoesNotFit { error: TrainError, command: String },
-    /// A run that cannot fit, whatever is chosen.
-    #[error("{error}\nlayer {layer} alone needs about {needs} of {has} for one micro-batch")]
-    LayerTooLarge {
-        error: TrainError,
-        layer: String,
-        needs: String,
-        has: String,
+    /// A run that does not fit, and a command for one that does, or the layer that never does.
+    #[error("{error}\n{advice}")]
+    DoesNotFit {
+        error: Box<TrainError>,
+        advice: String,
     },
 
     /// An error of a run that can resume.

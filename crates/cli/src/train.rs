@@ -593,20 +593,24 @@ fn fitting<L: Layer>(
         output::say(&chosen_line(&pipeline, &forecast));
     }
     if let Err(error) = measured.1.check(&forecast.memory) {
-        return Err(match choose(settings, layers, measured, Open::ALL)? {
-            Some((pipeline, forecast)) => CliError::DoesNotFit {
-                error,
-                command: Fit::new(&pipeline, &forecast).command(processes),
+        let other = choose(settings, layers, measured, Open::ALL)?;
+        let command = other.map(|(pipeline, forecast)| {
+            let command = Fit::new(&pipeline, &forecast).command(processes);
+            format!("this fits, and gives the same result: {command}")
+        });
+        let layer = || {
+            let (layer, needs, has) = too_large_layer(settings, measured)?;
+            let (name, needs, has) = (layers[layer].name(), format_bytes(needs), format_bytes(has));
+            Some(format!(
+                "layer {layer} ({name}) alone needs about {needs} of {has} for one micro-batch"
+            ))
+        };
+        return Err(match command.or_else(layer) {
+            Some(advice) => CliError::DoesNotFit {
+                error: Box::new(error),
+                advice,
             },
-            None => match too_large_layer(settings, measured) {
-                Some((layer, needs, has)) => CliError::LayerTooLarge {
-                    error,
-                    layer: format!("{layer} ({})", layers[layer].name()),
-                    needs: format_bytes(needs),
-                    has: format_bytes(has),
-                },
-                None => error.into(),
-            },
+            None => error.into(),
         });
     }
     Ok(Fit::new(&pipeline, &forecast))

@@ -205,7 +205,8 @@ fn segmentations(layers: usize) -> Vec<Recompute> {
     let mut all: Vec<Vec<Range<usize>>> = vec![Vec::new()];
     for layer in 0..layers {
         let longer = all.iter().flat_map(|runs| {
-            let begun = [&runs[..], &[layer..layer + 1]].concat();
+            let mut begun = runs.clone();
+            begun.push(layer..layer + 1);
             let last = runs.last().filter(|last| last.end == layer);
             let grown = last.map(|last| {
                 let mut runs = runs.clone();

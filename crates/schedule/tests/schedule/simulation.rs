@@ -6,8 +6,8 @@ use crate::common::{self, any_costs, any_draft, schedule_and_costs};
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Bucket, CostError, Costs, DataParallel, GPipe, Interleaved, Link,
-    OneForwardOneBackward, Pass, Recompute, Rule, RuleOptions, Schedule, Scheduler, Segments, Span,
-    SpanKind, VHalf, VMin, VOneForwardOneBackward, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
+    OneForwardOneBackward, Pass, Recompute, Rule, RuleOptions, Schedule, Scheduler, Span, SpanKind,
+    VHalf, VMin, VOneForwardOneBackward, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
 };
 
 fn bubble(scheduler: &dyn Scheduler, micro_batches: usize, costs: &Costs) -> f64 {
@@ -689,7 +689,7 @@ fn forward_passes_that_keep_less_are_faster() {
 fn layers_that_run_again_late_do_not_hide_in_the_bubble() {
     let schedule: Schedule = "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1".parse().unwrap();
     let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    costs.recompute = Recompute::Segments(Segments::new([0..1]).unwrap());
+    costs.recompute = "0".parse().unwrap();
     for stage in &mut costs.stages {
         (stage.again, stage.late) = (0.5, 0.25);
     }

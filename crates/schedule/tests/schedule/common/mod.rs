@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Bucket, Costs, DataParallel, Link, Pass, Recompute, RoundRobin, Rule, RuleOptions,
-    Schedule, Scheduler, Segments, Span, SpanKind, StageCosts, StageMemory, WeightPolicy,
+    Schedule, Scheduler, Span, SpanKind, StageCosts, StageMemory, WeightPolicy,
 };
 
 /// Lines of schedules or programs, with `/` between workers, and what is expected of each after `=>`.
@@ -232,7 +232,7 @@ prop_compose! {
 }
 
 fn any_recompute() -> impl Strategy<Value = Recompute> {
-    let segments = Segments::new([0..1]).unwrap();
+    let segments = "0".parse().unwrap();
     let modes = Recompute::MODES.into_iter();
     prop::sample::select(
         modes
