@@ -7,6 +7,7 @@
 
 mod by_layer;
 mod candidate;
+mod choices;
 mod coarse;
 mod cuts;
 mod error;
@@ -22,9 +23,9 @@ use std::collections::BTreeMap;
 use stovepipe_schedule::{Recompute, Rule};
 
 use crate::Profile;
+use choices::Choices;
 use coarse::Coarse;
 use cuts::{Budget, Found};
-use recomputed::Choices;
 use shape::ProfiledModel;
 use shapes::ShapeRequest;
 

@@ -11,7 +11,8 @@ use stovepipe_schedule::{Costs, HeldBytes, Pass, Recompute, Segments};
 
 use super::{
     PlanError,
-    recomputed::{Choice, Choices, Recomputed},
+    choices::{Choice, Choices},
+    recomputed::Recomputed,
     shape::{Load, Shape, ranges},
 };
 
@@ -213,7 +214,7 @@ impl<'a, 'b> ByLayer<'a, 'b> {
             (loads.iter()).map(|load| choices.of(shape.model, device, &ranges[load.stage]));
         let of_stages: Vec<_> = of_stages.collect();
         let possible = loads.iter().zip(&of_stages).map(|(load, choices)| {
-            let is_possible = |choice: &&Choice| load.again > 0 || !choice.costs.recomputes();
+            let is_possible = |choice: &&Choice| load.again > 0 || !choice.costs.has_segment;
             choices.iter().filter(is_possible).collect()
         });
         let mut of_stages: Vec<Vec<&Choice>> = possible.collect();

@@ -9,7 +9,7 @@ use stovepipe_schedule::{Recompute, StageCosts};
 use super::{
     Forecast, PlanError,
     by_layer::{ByLayer, Open},
-    recomputed::Choices,
+    choices::Choices,
     shape::{Load, Mode, Shape},
 };
 

@@ -4,8 +4,8 @@ use stovepipe_schedule::{Costs, Recompute, Schedule, WeightPolicy};
 
 use super::{
     Forecast, PlanError,
+    choices::Choices,
     cuts::{self, Budget, Found},
-    recomputed::Choices,
     shape::{Mode, ProfiledModel, Shape},
 };
 use crate::{CutError, Machine, OptimizerState, Profile};
