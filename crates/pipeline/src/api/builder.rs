@@ -519,6 +519,19 @@ impl<L: Layer> PipelineBuilder<L> {
     /// What a [forecast](Self::forecast) simulates: a schedule and its costs. So a timeline or the memory over
     /// time can be predicted.
     ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::{Measured, Pipeline, Profiler, measure::OptimizerState};
+    ///
+    /// let (layers, sample) = (Dense::layers(&[3, 3, 3]), Tensor::ones([8, 3], &Device::flex()));
+    /// let measured = Measured::from(Profiler::new(&Device::flex()).measure(&layers, sample)?);
+    /// let builder = Pipeline::builder(layers).devices([Device::flex(), Device::flex()]);
+    /// let (schedule, costs) = builder.costs(&measured, OptimizerState(2))?;
+    /// assert_eq!(schedule.simulate(&costs)?.memory().len(), 2); // for each worker
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// Those of [`forecast`](Self::forecast).

@@ -31,6 +31,10 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 /// let forecast = setup.best_cut()?;
 /// assert_eq!(forecast.balance, [2, 1]);
 /// assert_eq!(forecast.step_time, 24.0); // (m + p − 1)(F + B)
+/// let costs = setup.costs(&forecast.balance)?;
+/// assert_eq!(setup.schedule.simulate(&costs)?.makespan(), 24.0);
+/// // All memory that is needed is there.
+/// assert_eq!(setup.choose_layers(None)?.recompute, Recompute::Never);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
