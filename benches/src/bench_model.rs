@@ -70,6 +70,13 @@ pub trait BenchModel: Send + Sync {
     fn losses(&self, learning: &Learning) -> Result<Vec<f64>, Failure>;
 }
 
+impl<L: Classifier> ModelRecipe<L> {
+    fn measure(&self, profiler: &Profiler) -> Result<Profile, Failure> {
+        let (input, _) = self.batch(self.samples);
+        Ok(profiler.measure(&ModelRecipe::layers(self)?, input)?)
+    }
+}
+
 impl<L: Classifier> BenchModel for ModelRecipe<L> {
     fn shape(&self) -> ModelShape {
         self.shape
@@ -120,9 +127,7 @@ impl<L: Classifier> BenchModel for ModelRecipe<L> {
     }
 
     fn profile(&self, side_by_side: usize) -> Result<Profile, Failure> {
-        let (input, _) = self.batch(self.samples);
-        let profiler = Profiler::new(&Device::flex()).side_by_side(side_by_side);
-        Ok(profiler.measure(&ModelRecipe::layers(self)?, input)?)
+        self.measure(&Profiler::new(&Device::flex()).side_by_side(side_by_side))
     }
 
     fn profile_counting(
@@ -130,10 +135,8 @@ impl<L: Classifier> BenchModel for ModelRecipe<L> {
         side_by_side: usize,
         allocated: fn() -> usize,
     ) -> Result<Profile, Failure> {
-        let (input, _) = self.batch(self.samples);
         let profiler = Profiler::new(&Device::flex()).side_by_side(side_by_side);
-        let profiler = profiler.counting(allocated);
-        Ok(profiler.measure(&ModelRecipe::layers(self)?, input)?)
+        self.measure(&profiler.counting(allocated))
     }
 
     fn boundary(&self, after: usize) -> Result<Boundary, Failure> {

@@ -25,6 +25,7 @@
 //! curves          a drawing of them
 //! bench_progress  the progress of a program
 //! report          tables, printed and saved
+//! sweep           a table for each model and number of micro-batches
 //! ```
 
 #![allow(missing_docs, reason = "only the programs here use these items")]
@@ -58,6 +59,7 @@ pub mod ranks;
 pub mod recipe;
 pub mod report;
 pub mod step_times;
+pub mod sweep;
 pub mod transformer;
 
 pub use failure::Failure;

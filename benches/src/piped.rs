@@ -6,7 +6,7 @@ use burn::tensor::{Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::{Held, NamedDevice, Precision, device::DeviceError},
-    plan::{BUCKET, Forecast, Machine, OptimizerState, Profile, Setup},
+    plan::{BUCKET, Forecast, Machine, OptimizerState, PlanError, Profile, Setup},
     prelude::*,
     schedule::{DataParallel, Rule, RuleOptions, Scheduler, Timeline, WeightPolicy},
     train::{TrainSettings, optimizer::StagedOptimizer},
@@ -147,11 +147,25 @@ impl PipedSettings {
 
     /// The planner's forecast for equal devices: of the given cut, or of the best one.
     pub fn predict(&self, profile: &Profile, cut: Option<&[usize]>) -> Result<Forecast, Failure> {
+        let machine = Machine::uniform(self.actions()?.workers().len());
+        self.plan_with(profile, &machine, |setup| match cut {
+            Some(cut) => setup.forecast(cut),
+            None => setup.best_cut(),
+        })
+    }
+
+    /// What the planner finds on a machine.
+    pub fn plan_with(
+        &self,
+        profile: &Profile,
+        machine: &Machine,
+        plan: impl FnOnce(&Setup) -> Result<Forecast, PlanError>,
+    ) -> Result<Forecast, Failure> {
         let schedule = self.actions()?;
         let workers = schedule.workers().len();
         let setup = Setup {
             profiles: std::slice::from_ref(profile),
-            machine: &Machine::uniform(workers),
+            machine,
             devices: &(0..workers).collect::<Vec<_>>(),
             schedule: &schedule,
             recompute: &self.recompute,
@@ -159,10 +173,7 @@ impl PipedSettings {
             state: OptimizerState(2),
             bucket: BUCKET,
         };
-        Ok(match cut {
-            Some(cut) => setup.forecast(cut)?,
-            None => setup.best_cut()?,
-        })
+        Ok(plan(&setup)?)
     }
 
     fn weights(&self) -> WeightPolicy {

@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     process::{Child, Command, ExitCode, Stdio},
     sync::{
@@ -97,27 +97,37 @@ fn command(count: usize) -> Result<Command, CliError> {
     }
     let mut line = stovepipe_comm_mpi::mpirun(count).map_err(not_started)?;
     let program = env::current_exe().map_err(not_started)?;
-    line.arg(program).args(own_arguments());
+    line.arg(program)
+        .args(arguments_without(|flag| flag == FLAG));
     line.stdin(Stdio::null());
     Ok(line)
 }
 
-fn own_arguments() -> Vec<OsString> {
+/// The arguments of this program without some flags and their values.
+pub fn arguments_without(is_dropped: impl Fn(&str) -> bool) -> Vec<OsString> {
     let mut arguments = env::args_os().skip(1);
     let mut kept = Vec::new();
     while let Some(argument) = arguments.next() {
         let text = argument.to_string_lossy();
-        if text == FLAG {
-            arguments.next();
-        } else if !text.starts_with(&format!("{FLAG}=")) {
+        let (flag, value) = match text.split_once('=') {
+            Some((flag, value)) => (flag, Some(value)),
+            None => (&*text, None),
+        };
+        if !is_dropped(flag) {
             kept.push(argument);
+        } else if value.is_none() {
+            arguments.next();
         }
     }
     kept
 }
 
 /// Words as a shell would take them.
-pub fn quoted(words: &[String]) -> String {
+pub fn quoted(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+    let words = words.into_iter();
+    let words: Vec<_> = words
+        .map(|word| word.as_ref().to_string_lossy().into_owned())
+        .collect();
     let all = words.iter().map(String::as_str);
     shlex::try_join(all).unwrap_or_else(|_| words.join(" "))
 }
@@ -127,8 +137,5 @@ fn shown(command: &Command) -> String {
     let words = [command.get_program()]
         .into_iter()
         .chain(command.get_args());
-    let words: Vec<_> = words
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
-    quoted(&words)
+    quoted(words)
 }

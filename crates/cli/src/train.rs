@@ -17,13 +17,13 @@ use stovepipe::{
     pipeline::{
         Balance, CrossEntropy, Flow, Layer, Measured, Objective, Pipeline, count_parameters,
     },
-    schedule::{Costs, Schedule, format_bytes},
+    schedule::{Costs, Schedule},
     train::{
         Processes, Progress, RunFolder, Source, Summary, Task, TrainError, TrainSettings, Trainer,
         checkpoint::{Checkpoint, Checkpoints},
         data,
         run::check_resume,
-        settings::{AllReduceSetting, AvailableMemory, RecomputeSetting, cores},
+        settings::{AllReduceSetting, AvailableMemory, cores},
     },
 };
 use stovepipe_report::Report;
@@ -32,12 +32,12 @@ use toml::Table;
 pub use self::signals::INTERRUPTED;
 use self::{
     dry_run::DryRun,
-    fit::{Fit, Open, choose, forecast, too_large_layer},
+    fit::{Fit, Open},
     messages::{
         changed_kind, experimental, print_stages, print_summary, resume_command, resumed_lines,
         unfinished, writing_line,
     },
-    prediction::{chosen_line, measure, memory_lines, rest_lines},
+    prediction::{measure, rest_lines},
 };
 use crate::{
     config::{check_numbers, portable},
@@ -134,6 +134,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         tokenizer,
         open,
     } = run.unwrap_or_default();
+    let open = flags.memory.as_ref().map(|_| open);
     let mut data = settings.data.clone();
     if let Some(copy) = tokenizer {
         data.set_tokenizer(copy);
@@ -167,7 +168,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         let dry_run = DryRun {
             settings: &settings,
             remeasure: flags.remeasure,
-            fit: (flags.memory.is_some(), open),
+            open,
         };
         with_model(model, way, load, dry_run)?;
         return Ok(ExitCode::SUCCESS);
@@ -178,7 +179,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         out: flags.out.as_deref(),
         resume: flags.resume,
         remeasure: flags.remeasure,
-        fit: (flags.memory.is_some(), open),
+        open,
         quick_check: flags.quick_check,
         newest: (newest.as_ref()).filter(|own| own.limit(&settings.training).is_ok()),
         weights,
@@ -299,8 +300,8 @@ struct Train<'a> {
     out: Option<&'a Path>,
     resume: bool,
     remeasure: bool,
-    /// Whether to choose what fits, and what may be chosen.
-    fit: (bool, Open),
+    /// What to choose so that it fits, if asked to.
+    open: Option<Open>,
     quick_check: bool,
     /// The checkpoint that it resumes from, unless that is damaged.
     newest: Option<&'a Checkpoint>,
@@ -330,13 +331,17 @@ impl Work for Train<'_> {
             weights.for_model(&model.layers, own, model.classes().as_deref())
         });
         let weights = weights.transpose()?;
-        let measured = (settings.pipeline.measures() || self.fit.0)
+        let measured = (settings.pipeline.measures() || self.open.is_some())
             .then(|| measure(settings, &model, (self.remeasure, processes)))
             .transpose()?;
         let measured = measured.as_ref().map(|measured| (measured, &available));
         let mut settings = settings.clone();
-        let (mut pipeline, memory) =
-            pipeline(&mut settings, model.layers, measured, (self.fit, processes))?;
+        let (mut pipeline, memory) = pipeline(
+            &mut settings,
+            model.layers,
+            measured,
+            (self.open, processes),
+        )?;
         let settings = &settings;
         let base = weights.map(|weights| weights.load(&mut pipeline));
         let trainer = Trainer::new(pipeline, task, settings.training.clone())?;
@@ -512,20 +517,14 @@ fn pipeline<L: Layer>(
     settings: &mut Settings,
     layers: Vec<L>,
     measured: Option<(&Measured, &AvailableMemory)>,
-    ((is_chosen, open), processes): ((bool, Open), &Processes),
+    (open, processes): (Option<Open>, &Processes),
 ) -> Result<(Pipeline<L>, Option<String>), CliError> {
     let mut fit = None;
     if let Some(measured) = measured {
         // The first process decides, for all.
-        let found = processes.by_first(|| {
-            fitting(
-                settings,
-                &layers,
-                measured,
-                (is_chosen, open, processes.size()),
-            )
-        })?;
-        if is_chosen {
+        let found = processes
+            .by_first(|| fitting(settings, &layers, measured, (open, processes.size())))?;
+        if open.is_some() {
             found.apply(&mut settings.pipeline);
         }
         fit = Some(found);
@@ -578,42 +577,14 @@ fn fitting<L: Layer>(
     settings: &Settings,
     layers: &[L],
     measured: (&Measured, &AvailableMemory),
-    (is_chosen, open, processes): (bool, Open, usize),
+    (open, processes): (Option<Open>, usize),
 ) -> Result<Fit, CliError> {
-    let asked = || forecast(settings, &settings.pipeline, layers, measured);
-    let (pipeline, forecast) = match is_chosen {
-        true => match choose(settings, layers, measured, open)? {
-            Some(found) => found,
-            None => (settings.pipeline.clone(), asked()?),
-        },
-        false => (settings.pipeline.clone(), asked()?),
-    };
-    output::say(&memory_lines(measured.1, &forecast));
-    if is_chosen || pipeline.recompute == RecomputeSetting::ByLayer {
-        output::say(&chosen_line(&pipeline, &forecast));
+    let (pipeline, forecast) = fit::decide(settings, layers, measured, open)?;
+    output::say(&fit::lines(measured.1, (&pipeline, &forecast), open));
+    match measured.1.check(&forecast.memory) {
+        Ok(()) => Ok(Fit::new(&pipeline, &forecast)),
+        Err(error) => Err(fit::advised(error, settings, layers, measured, processes)?),
     }
-    if let Err(error) = measured.1.check(&forecast.memory) {
-        let other = choose(settings, layers, measured, Open::ALL)?;
-        let command = other.map(|(pipeline, forecast)| {
-            let command = Fit::new(&pipeline, &forecast).command(processes);
-            format!("this fits, and gives the same result: {command}")
-        });
-        let layer = || {
-            let (layer, needs, has) = too_large_layer(settings, measured)?;
-            let (name, needs, has) = (layers[layer].name(), format_bytes(needs), format_bytes(has));
-            Some(format!(
-                "layer {layer} ({name}) alone needs about {needs} of {has} for one micro-batch"
-            ))
-        };
-        return Err(match command.or_else(layer) {
-            Some(advice) => CliError::DoesNotFit {
-                error: Box::new(error),
-                advice,
-            },
-            None => error.into(),
-        });
-    }
-    Ok(Fit::new(&pipeline, &forecast))
 }
 
 /// Trains, and writes the files that a trainer does not. What the epilogue tests, it tests on at most

@@ -108,14 +108,9 @@ impl PlanRequest<'_> {
     /// [need halves](Rule::needs_halves), if no layer can compute the gradients of its weights later.
     #[must_use]
     pub fn left_out(&self) -> Vec<Rule> {
-        let is_gain = self
-            .profile
-            .layers
-            .iter()
-            .any(|layer| layer.weight != Some(0.0));
         let rules = self.rules.iter().copied();
         let (halved, others): (Vec<_>, Vec<_>) = rules.partition(|rule| rule.needs_halves());
-        match is_gain || others.is_empty() {
+        match self.profile.has_halves() || others.is_empty() {
             true => Vec::new(),
             false => halved,
         }

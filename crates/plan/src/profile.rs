@@ -232,6 +232,21 @@ impl Profile {
         }
     }
 
+    /// Whether a layer can compute the gradients of its weights later, or that is unknown.
+    ///
+    /// ```
+    /// use stovepipe_plan::{LayerProfile, Profile};
+    ///
+    /// let layer = |weight| LayerProfile { weight, ..LayerProfile::default() };
+    /// let with = |weight| Profile { samples: 1, input: 0, layers: vec![layer(weight)] };
+    /// assert!(with(None).has_halves() && with(Some(0.5)).has_halves());
+    /// assert!(!with(Some(0.0)).has_halves());
+    /// ```
+    #[must_use]
+    pub fn has_halves(&self) -> bool {
+        self.layers.iter().any(|layer| layer.weight != Some(0.0))
+    }
+
     /// Seconds of each layer, forward and backward.
     #[must_use]
     pub fn times(&self) -> Vec<f64> {

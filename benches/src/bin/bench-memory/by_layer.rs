@@ -4,17 +4,17 @@
 
 use crate::ALLOCATOR;
 use stovepipe::{
-    plan::{BUCKET, Forecast, Machine, OptimizerState, Profile, Setup},
-    schedule::{Recompute, Rule, WeightPolicy, format_bytes},
+    plan::{Forecast, Machine, Profile},
+    schedule::{Recompute, Rule, format_bytes},
 };
 use stovepipe_benches::{
     Failure,
     arguments::SweepArguments,
     bench_model::BenchModel,
-    contender::{ContenderWork, race, serve_or_compute_alone},
-    models::models,
+    contender::{ContenderWork, race},
     piped::PipedSettings,
-    report::{BenchReport, ReportTable, cell},
+    report::{ReportTable, cell},
+    sweep::sweep,
 };
 
 const WORKERS: usize = 2;
@@ -28,15 +28,7 @@ of always: samples/s over those of `always`.";
 
 pub fn main(flags: SweepArguments) -> Result<(), Failure> {
     let flags = flags.or_micro_batches(&[2], &[8]);
-    serve_or_compute_alone(&flags.arguments)?;
-    let mut report = BenchReport::begin("by-layer", &flags)?;
-    report.note(NOTE);
-    for model in models(&flags.arguments, 16) {
-        for &m in &flags.micro_batches {
-            report.table(compare(&*model, m, flags.arguments.rounds(7))?);
-        }
-    }
-    report.save(&flags.arguments.out)
+    sweep("by-layer", NOTE, &flags, compare)
 }
 
 fn compare(model: &dyn BenchModel, m: usize, rounds: usize) -> Result<ReportTable, Failure> {
@@ -101,15 +93,5 @@ fn choose(plan: &PipedSettings, profile: &Profile, budget: u64) -> Result<Foreca
     for device in &mut machine.devices {
         device.memory = Some(budget);
     }
-    let setup = Setup {
-        profiles: std::slice::from_ref(profile),
-        machine: &machine,
-        devices: &[0, 1],
-        schedule: &plan.actions()?,
-        recompute: &Recompute::Never,
-        weights: WeightPolicy::default(),
-        state: OptimizerState(2),
-        bucket: BUCKET,
-    };
-    Ok(setup.choose_layers(None)?)
+    plan.plan_with(profile, &machine, |setup| setup.choose_layers(None))
 }

@@ -7,11 +7,11 @@ use stovepipe_benches::{
     Failure,
     arguments::SweepArguments,
     bench_model::BenchModel,
-    contender::{ContenderWork, race, serve_or_compute_alone},
+    contender::{ContenderWork, race},
     measure::mean,
-    models::models,
     piped::PipedSettings,
-    report::{BenchReport, ReportTable, cell},
+    report::{ReportTable, cell},
+    sweep::sweep,
 };
 
 const WORKERS: usize = 2;
@@ -26,15 +26,7 @@ replayed: steps in this process, simulated with the means of their own passes, o
 
 pub fn main(flags: SweepArguments) -> Result<(), Failure> {
     let flags = flags.or_micro_batches(&[2], &[4, 8]);
-    serve_or_compute_alone(&flags.arguments)?;
-    let mut report = BenchReport::begin("predicted", &flags)?;
-    report.note(NOTE);
-    for model in models(&flags.arguments, 16) {
-        for &m in &flags.micro_batches {
-            report.table(compare(&*model, m, flags.arguments.rounds(7))?);
-        }
-    }
-    report.save(&flags.arguments.out)
+    sweep("predicted", NOTE, &flags, compare)
 }
 
 fn compare(model: &dyn BenchModel, m: usize, rounds: usize) -> Result<ReportTable, Failure> {

@@ -8,15 +8,12 @@ use stovepipe::{
         measure::{LayerProfile, Profile},
     },
     schedule::format_bytes,
-    train::{
-        Processes,
-        settings::{BalanceSetting, RecomputeSetting},
-    },
+    train::{Processes, settings::BalanceSetting},
 };
 
 use super::{
-    fit::{Open, choose, forecast},
-    prediction::{chosen_line, found, measure, memory_lines, rest_lines},
+    fit::{self, Open},
+    prediction::{found, measure, rest_lines},
 };
 use crate::{
     error::CliError,
@@ -29,8 +26,8 @@ pub struct DryRun<'a> {
     pub settings: &'a Settings,
     /// Whether to measure what was measured before.
     pub remeasure: bool,
-    /// Whether to choose what fits, and what may be chosen.
-    pub fit: (bool, Open),
+    /// What to choose so that it fits, if asked to.
+    pub open: Option<Open>,
 }
 
 impl Work for DryRun<'_> {
@@ -40,7 +37,7 @@ impl Work for DryRun<'_> {
         let Self {
             settings,
             remeasure,
-            fit: (is_chosen, open),
+            open,
         } = self;
         model.layers = settings.training.freeze.apply(model.layers)?;
         let (layers, pipeline) = (&model.layers, &settings.pipeline);
@@ -51,22 +48,11 @@ impl Work for DryRun<'_> {
             Ok(()) => (Some(measure(settings, &model, (remeasure, &alone))?), None),
             Err(why_not) => (None, Some(why_not)),
         };
-        let (mut pipeline, mut predicted) = (pipeline.clone(), None);
+        let (mut pipeline, mut forecast) = (pipeline.clone(), None);
         if let Some(own) = &measured {
-            let measured = (own, &available);
-            let found = match is_chosen {
-                true => choose(settings, layers, measured, open)?,
-                false => None,
-            };
-            predicted = Some(match found {
-                Some((other, forecast)) => {
-                    pipeline = other;
-                    forecast
-                }
-                None => forecast(settings, &pipeline, layers, measured)?,
-            });
+            let decided = fit::decide(settings, layers, (own, &available), open)?;
+            (pipeline, forecast) = (decided.0, Some(decided.1));
         }
-        let forecast = predicted;
         let mut builder = pipeline.builder_with(layers.clone(), measured.as_ref())?;
         if let Some(forecast) = &forecast {
             builder = builder.balance(found(forecast));
@@ -99,10 +85,7 @@ impl Work for DryRun<'_> {
                     output::seconds(forecast.step_time),
                     100.0 * forecast.bubble
                 );
-                text += &memory_lines(&available, forecast);
-                if is_chosen || pipeline.recompute == RecomputeSetting::ByLayer {
-                    text += &chosen_line(&pipeline, forecast);
-                }
+                text += &fit::lines(&available, (&pipeline, forecast), open);
             }
             None => {
                 let parameters: Vec<_> = layers.iter().map(count_parameters).collect();

@@ -7,18 +7,19 @@ use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::{Layer, Measured, Recompute},
     plan::{Forecast, MemoryUse},
-    schedule::Rule,
+    schedule::{Rule, format_bytes},
     train::{
-        PipelineSettings,
+        PipelineSettings, TrainError,
         run::show_count,
         settings::{AvailableMemory, BalanceSetting, RecomputeSetting, ScheduleSetting},
     },
 };
 use toml::Table;
 
+use super::prediction::{chosen_line, memory_lines};
 use crate::{
     error::{CliError, usage},
-    launch::quoted,
+    launch::{arguments_without, quoted},
     settings::Settings,
 };
 
@@ -92,29 +93,77 @@ impl Fit {
             let is_chosen = chosen.iter().any(|(chosen, _)| *chosen == flag);
             is_chosen || flag == "--memory" || (flag == "--chunks" && !takes_chunks)
         };
-        let mut words: Vec<String> = Vec::new();
-        let given = std::env::args_os().skip(1);
-        let mut given = given.map(|word| word.to_string_lossy().into_owned());
-        while let Some(word) = given.next() {
-            let flag = word.split_once('=').map_or(&*word, |(flag, _)| flag);
-            match is_dropped(flag) {
-                true if word.contains('=') => {}
-                true => drop(given.next()),
-                false => words.push(word),
-            }
-        }
+        let mut words = arguments_without(is_dropped);
         for (flag, value) in &chosen {
-            words.extend([(*flag).to_owned(), value.clone()]);
+            words.extend([flag.into(), value.into()]);
         }
         if processes > 1 {
-            words.extend(["--processes".to_owned(), processes.to_string()]);
+            words.extend(["--processes".into(), processes.to_string().into()]);
         }
-        format!("stovepipe {}", quoted(&words))
+        format!("stovepipe {}", quoted(words))
     }
 }
 
+/// The run as it was asked for, or the fastest that fits of those that differ in what is open; and its forecast.
+pub fn decide<L: Layer>(
+    settings: &Settings,
+    layers: &[L],
+    measured: (&Measured, &AvailableMemory),
+    open: Option<Open>,
+) -> Result<(PipelineSettings, Forecast), CliError> {
+    if let Some(open) = open
+        && let Some(found) = choose(settings, layers, measured, open)?
+    {
+        return Ok(found);
+    }
+    let forecast = forecast(settings, &settings.pipeline, layers, measured)?;
+    Ok((settings.pipeline.clone(), forecast))
+}
+
+/// What a run will cost, and what was chosen for it, as lines.
+pub fn lines(
+    available: &AvailableMemory,
+    (pipeline, forecast): (&PipelineSettings, &Forecast),
+    open: Option<Open>,
+) -> String {
+    let mut text = memory_lines(available, forecast);
+    if open.is_some() || pipeline.recompute == RecomputeSetting::ByLayer {
+        text += &chosen_line(pipeline, forecast);
+    }
+    text
+}
+
+/// The error of a run that does not fit, with what helps: the command of one that does, or the layer that never does.
+pub fn advised<L: Layer>(
+    error: TrainError,
+    settings: &Settings,
+    layers: &[L],
+    measured: (&Measured, &AvailableMemory),
+    processes: usize,
+) -> Result<CliError, CliError> {
+    let other = choose(settings, layers, measured, Open::ALL)?;
+    let command = other.map(|(pipeline, forecast)| {
+        let command = Fit::new(&pipeline, &forecast).command(processes);
+        format!("this fits, and gives the same result: {command}")
+    });
+    let layer = || {
+        let (layer, needs, has) = too_large_layer(settings, measured)?;
+        let (name, needs, has) = (layers[layer].name(), format_bytes(needs), format_bytes(has));
+        Some(format!(
+            "layer {layer} ({name}) alone needs about {needs} of {has} for one micro-batch"
+        ))
+    };
+    Ok(match command.or_else(layer) {
+        Some(advice) => CliError::DoesNotFit {
+            error: Box::new(error),
+            advice,
+        },
+        None => error.into(),
+    })
+}
+
 /// The forecast of a run as it was asked for.
-pub fn forecast<L: Layer>(
+fn forecast<L: Layer>(
     settings: &Settings,
     pipeline: &PipelineSettings,
     layers: &[L],
@@ -135,7 +184,7 @@ pub fn forecast<L: Layer>(
 }
 
 /// The fastest run that fits, of those that differ in what is open.
-pub fn choose<L: Layer>(
+fn choose<L: Layer>(
     settings: &Settings,
     layers: &[L],
     (measured, available): (&Measured, &AvailableMemory),
@@ -145,7 +194,7 @@ pub fn choose<L: Layer>(
     let mut schedules = vec![own.schedule.clone()];
     // Without a flush, the result is another one.
     if open.schedule && own.workers() == own.stages && !own.schedule.is_asynchronous() {
-        let can_defer = has_halves(measured, own.workers());
+        let can_defer = (0..own.workers()).any(|worker| measured.profile(worker).has_halves());
         let rules = Rule::synchronous().filter(|rule| !rule.needs_halves() || can_defer);
         let others = rules.map(ScheduleSetting::Rule);
         schedules.extend(others.filter(|other| *other != own.schedule));
@@ -182,15 +231,9 @@ pub fn choose<L: Layer>(
     Ok(best)
 }
 
-/// Whether a layer can compute the gradients of its weights later.
-fn has_halves(measured: &Measured, workers: usize) -> bool {
-    let mut layers = (0..workers).flat_map(|worker| &measured.profile(worker).layers);
-    layers.any(|layer| layer.weight != Some(0.0))
-}
-
 /// The layer that needs most for one micro-batch, if that is more than its device has: its index, its bytes, and
 /// the device's.
-pub fn too_large_layer(
+fn too_large_layer(
     settings: &Settings,
     (measured, available): (&Measured, &AvailableMemory),
 ) -> Option<(usize, u64, u64)> {

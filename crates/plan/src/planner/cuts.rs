@@ -201,8 +201,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let mut open = by_layer.open(cut, self.choices);
         self.budget.exact &= open.is_whole;
         let looked_at = std::mem::take(&mut by_layer.looked_at) / COMBINATIONS_AN_ACTION;
-        self.actions = self.actions.saturating_sub(looked_at);
-        self.budget.actions = self.budget.actions.saturating_sub(looked_at);
+        self.spend(looked_at);
         self.decide(&mut open)
     }
 
@@ -234,7 +233,10 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     fn count_actions(&mut self) {
-        let actions: usize = self.shape.schedule.workers().iter().map(Vec::len).sum();
+        self.spend(self.shape.schedule.workers().iter().map(Vec::len).sum());
+    }
+
+    fn spend(&mut self, actions: usize) {
         self.budget.actions = self.budget.actions.saturating_sub(actions);
         self.actions = self.actions.saturating_sub(actions);
     }

@@ -645,7 +645,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    #[ignore = "takes minutes"]
+    #[ignore = "takes half a minute"]
     fn ten_thousand_plans_by_layer_are_the_best(
         profile in profile(1..7), (memories, speeds) in limited_devices(),
         rule in any_rule(), workers in 1..4_usize, micro_batches in 1..6_usize,
