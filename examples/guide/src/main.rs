@@ -35,7 +35,11 @@ fn main() -> Result<(), Failure> {
         ["7", ref names @ ..] => three_devices::main(names),
         ["8", folder, stages] => train::main(Path::new(folder), stages.parse()?),
         ["10", folder] => out::main(Path::new(folder)),
+        ["memory", bytes] => memory::by_layer(bytes.parse()?),
         ["wrong"] => wrong::main(),
-        _ => Err("say which: 1, 3, 4, 5, 6, 7 [DEVICE…], 8 FOLDER STAGES, 10 FOLDER, wrong".into()),
+        _ => Err(
+            "say which: 1, 3, 4, 5, 6, 7 [DEVICE…], 8 FOLDER STAGES, 10 FOLDER, memory BYTES, wrong"
+                .into(),
+        ),
     }
 }

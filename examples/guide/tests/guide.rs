@@ -121,16 +121,18 @@ fn each_diff_is_that_of_a_model_of_burns_examples() {
 #[test]
 fn the_short_chapters_run() {
     let directory = tempfile::tempdir().unwrap();
-    for (chapter, says) in [
+    for (arguments, says) in [
         ("1", "epoch 4: last loss "),
         ("3", "loss "),
         ("4", "same bits"),
         ("5", "by time ["),
         ("6", "recompute always\n  stage 0: activations of 1 "),
         ("7", "layers "),
+        ("memory 1000000000", "chosen: never"),
     ] {
-        let found = said(directory.path(), &[chapter]);
-        assert!(found.contains(says), "chapter {chapter}: {found}");
+        let arguments: Vec<_> = arguments.split(' ').collect();
+        let found = said(directory.path(), &arguments);
+        assert!(found.contains(says), "{arguments:?}: {found}");
     }
     assert!(directory.path().join("profile.toml").exists());
 }
