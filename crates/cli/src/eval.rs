@@ -40,7 +40,7 @@ use crate::{
     models::Sizes,
     output::{self, Table},
     pretrained::{OpenWeights, of_base},
-    settings::Settings,
+    settings::{Settings, fit_base},
     suggest,
     work::{Load, ModelWithData, Work, exact_line, with_model},
 };
@@ -319,7 +319,7 @@ impl TrainedRun {
         }
         // The weights below an adapter may have moved.
         let own = Settings::load(&config)?.model.model;
-        let may_differ = own.frozen_bytes().is_some();
+        let may_differ = own.has_frozen_base();
         let is_own = |arg: &Arg| match arg.get_id().as_str() {
             "data" => true,
             "from" => !may_differ,
@@ -328,7 +328,7 @@ impl TrainedRun {
         flags::refuse_hidden(&flags::hide(command, is_own), matches)?;
         let mut settings = Settings::read(Some(&config), None, None, matches)?;
         settings.model.model = own;
-        settings.fit_base();
+        fit_base(&mut settings.model.model, &settings.pipeline.devices);
         settings.training.check()?;
         if let Contents::Text(_) = settings.data.contents() {
             // The run's own copy: the original may have changed.

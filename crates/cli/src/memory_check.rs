@@ -1,7 +1,9 @@
 //! Whether there is enough memory for a run, checked before any is allocated.
 
+use std::ops::Add;
+
 use stovepipe::{
-    pipeline::{Layer, NamedDevice, Profiler, count_parameters, measure::Profile},
+    pipeline::{Layer, NamedDevice, Profiler, count_parameters, measure::Profile, parameter_bytes},
     plan::MemoryUse,
     schedule::{count, format_bytes},
     train::{
@@ -30,13 +32,14 @@ fn bytes(parameters: usize) -> u64 {
     4 * parameters as u64
 }
 
-/// What a stage with so many parameters keeps between steps, where nothing was measured.
-pub fn at_rest(settings: &Settings, parameters: usize) -> MemoryUse {
+/// What each layer keeps between steps, where nothing was measured.
+pub fn at_rest<L: Layer>(settings: &Settings, layers: &[L]) -> Vec<MemoryUse> {
     let state = settings.training.optimizer_state();
-    match settings.model.model.frozen_bytes() {
-        Some(each) => MemoryUse::at_rest((each * parameters) as u64, 0, state),
-        None => MemoryUse::at_rest(bytes(parameters), bytes(parameters), state),
-    }
+    let of_layer = |layer| {
+        let [parameters, trained] = parameter_bytes(layer);
+        MemoryUse::at_rest(parameters, trained, state)
+    };
+    layers.iter().map(of_layer).collect()
 }
 
 /// Makes sure that a run's parameters and optimizer state fit, however the model is cut, and that its layers can be measured.
@@ -47,8 +50,8 @@ pub fn of_run<L: Layer<Side = ()>, T>(
 ) -> Result<(), CliError> {
     let pipeline = &settings.pipeline;
     let layers = &model.layers;
-    let parameters = layers.iter().map(count_parameters).sum();
-    let needs = at_rest(settings, parameters).total();
+    let all = at_rest(settings, layers).into_iter();
+    let needs = all.fold(MemoryUse::default(), MemoryUse::add).total();
     // Before any layer is placed.
     let devices = available.devices(&vec![MemoryUse::default(); pipeline.workers()]);
     let mut all = devices.iter();

@@ -21,7 +21,7 @@ use crate::{
     error::{CliError, usage},
     flags::{finished, is_given, refuse_idle},
     models, output,
-    settings::Subjects,
+    settings::{Subjects, fit_base},
 };
 
 pub fn command() -> Command {
@@ -39,7 +39,9 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
             "without --measure, `plan` runs in one process: start it without a launcher"
         ));
     }
-    let (model, data) = Subjects::new(models::trained()).read(None, matches, None)?;
+    let from = flags.from.as_deref();
+    let (mut model, data) = Subjects::new(models::trained()).read(None, matches, from)?;
+    refuse_idle(matches, [("adapter", from.is_none(), "without --from")])?;
     if !flags.measure {
         let subjects = Subjects::new(models::trained()).augment(Command::new(""));
         let mut all = subjects.get_arguments();
@@ -60,6 +62,8 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         check("micro-batches", count, is_right, "from 1 to 65536")?;
     }
     if flags.measure {
+        let devices = machine.devices.iter().map(|device| device.name.clone());
+        fit_base(&mut model, &devices.collect::<Vec<_>>());
         measure::measure(&flags, (&model, &data), &mut machine, processes)?;
     }
     if !processes.is_first() {

@@ -210,7 +210,7 @@ impl<'a> OpenWeights<'a> {
         Ok(FittingWeights {
             weights,
             adapter,
-            has_base: model.frozen_bytes().is_some(),
+            has_base: model.has_frozen_base(),
             line: line.unwrap_or_default(),
         })
     }

@@ -115,14 +115,17 @@ impl Subjects {
         self.models.augment(command, "Model", "Model", &of_model)
     }
 
-    /// The model and the data that flags or a configuration name, with the settings that these give. One names the other
-    /// where it can.
+    /// The model and the data that flags, a configuration or weights to start from name, with the settings that these
+    /// give. One names the other where it can.
     pub fn read(
         &self,
         config: Option<(Section, Section)>,
         flags: &ArgMatches,
         from: Option<&Path>,
     ) -> Result<(AnyModel, AnyDataSet), CliError> {
+        if let Some(from) = from {
+            check_origin(from, flags)?;
+        }
         let (of_data, of_model) = config.unzip();
         let named = self.models.named(flags, of_model.as_ref())?;
         let model = named.or_else(|| self.models.find(&model_of(from?)?));
@@ -147,7 +150,32 @@ impl Subjects {
                 "{model} does not learn from {data}: it learns from {fitting}"
             ));
         }
+        if let Some(from) = from {
+            adopt(&mut model, &mut data, from, flags)?;
+        }
         Ok((model, data))
+    }
+}
+
+/// Has frozen weights in f16, or else in f32, where a device has no bf16, and says so.
+pub fn fit_base(model: &mut AnyModel, devices: &[String]) {
+    if !model.has_bf16() {
+        return;
+    }
+    let devices = devices.iter();
+    let devices = devices.filter_map(|name| name.parse::<NamedDevice>().ok());
+    let devices: Vec<_> = devices.collect();
+    let lacks = |precision: Precision| {
+        let mut devices = devices.iter();
+        devices.find(|device| precision.check(device).is_err())
+    };
+    if let Some(device) = lacks(Precision::Bf16) {
+        let has_f16 = lacks(Precision::F16).is_none();
+        let (name, instead) = (&device.name, if has_f16 { "f16" } else { "f32" });
+        model.avoid_bf16(has_f16);
+        output::say(&format!(
+            "{name} has no bf16: the weights below the adapter are in {instead}\n"
+        ));
     }
 }
 
@@ -286,9 +314,6 @@ impl Settings {
         from: Option<&Path>,
     ) -> Result<Self, CliError> {
         check_names(flags)?;
-        if let Some(from) = from {
-            check_origin(from, flags)?;
-        }
         // A run's folder, perhaps of one that has not finished, or a file.
         let of_run = |path: &Path| RunFolder::find(path).map(|folder| folder.join(CONFIG));
         let found = config.map(|path| of_run(path).unwrap_or_else(|| path.to_owned()));
@@ -422,10 +447,7 @@ impl Settings {
             of_weights.read_over(&mut pretrained)?;
             (config, of_training) = (Some((of_data, of_model)), Some(table));
         }
-        let (mut model, mut data) = Subjects::new(models::trained()).read(config, flags, from)?;
-        if let Some(from) = from {
-            adopt(&mut model, &mut data, from, flags)?;
-        }
+        let (model, data) = Subjects::new(models::trained()).read(config, flags, from)?;
         let mut training = model.training();
         if let Some(table) = of_training {
             table.read_over(&mut training)?;
@@ -447,28 +469,6 @@ impl Settings {
             self.model.model.set_vocabulary(tokens);
         }
         Ok(())
-    }
-
-    /// Has frozen weights in f16, or else in f32, where a device has no bf16, and says so.
-    pub fn fit_base(&mut self) {
-        if !self.model.model.has_bf16() {
-            return;
-        }
-        let devices = self.pipeline.devices.iter();
-        let devices = devices.filter_map(|name| name.parse::<NamedDevice>().ok());
-        let devices: Vec<_> = devices.collect();
-        let lacks = |precision: Precision| {
-            let mut devices = devices.iter();
-            devices.find(|device| precision.check(device).is_err())
-        };
-        if let Some(device) = lacks(Precision::Bf16) {
-            let has_f16 = lacks(Precision::F16).is_none();
-            let (name, instead) = (&device.name, if has_f16 { "f16" } else { "f32" });
-            self.model.model.avoid_bf16(has_f16);
-            output::say(&format!(
-                "{name} has no bf16: the weights below the adapter are in {instead}\n"
-            ));
-        }
     }
 }
 

@@ -14,9 +14,7 @@ use std::{
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use stovepipe::{
-    pipeline::{
-        Balance, CrossEntropy, Flow, Layer, Measured, Objective, Pipeline, count_parameters,
-    },
+    pipeline::{Balance, CrossEntropy, Flow, Layer, Measured, Objective, Pipeline},
     schedule::{Costs, Schedule},
     train::{
         Processes, Progress, RunFolder, Source, Summary, Task, TrainError, TrainSettings, Trainer,
@@ -45,7 +43,7 @@ use crate::{
     files::{CONFIG, TOKENIZER, has_no_weights},
     flags, hardware, memory_check, output,
     pretrained::{OpenWeights, of_base},
-    settings::Settings,
+    settings::{Settings, fit_base},
     work::{Epilogue, Load, ModelWithData, SourceOf, Work, with_model},
 };
 
@@ -239,7 +237,7 @@ fn find(flags: &mut TrainFlags, matches: &ArgMatches) -> Result<(Found, Settings
     settings.training.check()?;
     settings.pipeline.check_without_model()?;
     if own_config.is_none() {
-        settings.fit_base();
+        fit_base(&mut settings.model.model, &settings.pipeline.devices);
     }
     if flags.remeasure && !flags.dry_run && !settings.pipeline.measures() {
         let balance = &settings.pipeline.balance;
@@ -466,7 +464,7 @@ fn check_same_run(folder: &Path, settings: &Settings) -> Result<(), CliError> {
     let before = Settings::load(&config)?;
     let model = |own: &Settings| {
         let mut table = Table::try_from(own.model.located()).unwrap_or_default();
-        if own.model.model.frozen_bytes().is_some() {
+        if own.model.model.has_frozen_base() {
             // They may have moved: their checksum is compared, and their configuration below.
             table.remove("from");
             let hub = own.model.model.hub();
@@ -529,7 +527,7 @@ fn pipeline<L: Layer>(
         }
         fit = Some(found);
     }
-    let parameters: Vec<_> = layers.iter().map(count_parameters).collect();
+    let rest = memory_check::at_rest(settings, &layers);
     let of_measured = measured.map(|(own, _)| own);
     let mut builder = (settings.pipeline).builder_with(layers, of_measured)?;
     let mut memory = None;
@@ -542,7 +540,7 @@ fn pipeline<L: Layer>(
         }
         _ => {
             let (cut, workers) = (builder.cut()?, builder.workers()?);
-            output::say(&rest_lines(settings, &parameters, &cut, &workers));
+            output::say(&rest_lines(settings, &rest, &cut, &workers));
         }
     }
     if let Some(communicator) = processes.communicator() {

@@ -39,7 +39,7 @@ pub use model::{
     layer::{Context, Layer, LayerError},
     nn,
     packed::Packed,
-    parameters::count_parameters,
+    parameters::{count_parameters, parameter_bytes},
     plain::{Plain, run_plain},
     wiring::SkipUse,
 };

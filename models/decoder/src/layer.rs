@@ -117,6 +117,8 @@ impl Layer for DecoderLayer {
         }
     }
 
+    const MEASURED_LOSS: Option<fn(Logits) -> Tensor<1>> = Some(Logits::measured_loss);
+
     fn leave(flow: DecoderFlow) -> Result<Logits, LayerError> {
         match flow {
             DecoderFlow::Logits(logits) => Ok(logits),

@@ -60,6 +60,17 @@ impl Logits {
         })
     }
 
+    /// With targets that cost what any cost.
+    pub(crate) fn measured_loss(self) -> Tensor<1> {
+        let (Form::Whole(of_samples)
+        | Form::Product {
+            states: of_samples, ..
+        }) = &self.0;
+        let [samples, length, _] = of_samples.dims();
+        let target = Tensor::zeros([samples, length], &of_samples.device().inner());
+        self.cross_entropy(target, &CrossEntropy::new()).0
+    }
+
     pub(crate) fn describe(&self) -> String {
         match &self.0 {
             Form::Whole(logits) => format!("logits {:?}", logits.dims()),

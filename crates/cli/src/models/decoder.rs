@@ -287,9 +287,8 @@ impl Model for Decoder {
         Some(config.hub_keys())
     }
 
-    fn frozen_bytes(&self) -> Option<usize> {
-        let lora = self.lora().ok().flatten();
-        lora.map(|_| if self.base == BaseType::F32 { 4 } else { 2 })
+    fn has_frozen_base(&self) -> bool {
+        matches!(self.lora(), Ok(Some(_)))
     }
 
     fn has_bf16(&self) -> bool {

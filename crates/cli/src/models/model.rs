@@ -123,9 +123,9 @@ pub trait Model: Configurable {
         None
     }
 
-    /// Bytes of a parameter, if nearly all are frozen.
-    fn frozen_bytes(&self) -> Option<usize> {
-        None
+    /// Whether an adapter is trained, and all else stays as it is.
+    fn has_frozen_base(&self) -> bool {
+        false
     }
 
     /// Whether its frozen weights are in bf16.

@@ -69,6 +69,9 @@ pub struct PlanFlags {
     /// Measure a built-in model here first, and write the profile
     #[arg(long, help_heading = MEASURING)]
     pub measure: bool,
+    /// Measure the model that these weights are for: a folder of the Hugging Face Hub, perhaps with config.json alone, or a run
+    #[arg(long, value_name = "PATH", requires = "measure", help_heading = MEASURING)]
+    pub from: Option<PathBuf>,
     /// Start mpirun with this many processes on this machine, which measure their devices and links
     #[arg(long, value_name = "N", requires = "measure", help_heading = MEASURING)]
     pub processes: Option<usize>,

@@ -88,8 +88,8 @@ impl Work for DryRun<'_> {
                 text += &fit::lines(&available, (&pipeline, forecast), open);
             }
             None => {
-                let parameters: Vec<_> = layers.iter().map(count_parameters).collect();
-                text += &rest_lines(settings, &parameters, &cut, &workers);
+                let rest = memory_check::at_rest(settings, layers);
+                text += &rest_lines(settings, &rest, &cut, &workers);
             }
         }
         if let Some(why_not) = why_not {

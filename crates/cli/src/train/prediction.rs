@@ -1,5 +1,7 @@
 //! What a run will cost, from measured layers.
 
+use std::ops::Add;
+
 use stovepipe::{
     pipeline::{Balance, Layer, Measured, Recompute},
     plan::{Forecast, MemoryUse},
@@ -73,19 +75,18 @@ pub fn chosen_line(pipeline: &PipelineSettings, forecast: &Forecast) -> String {
     format!("chosen: schedule {schedule}, recompute {layers}{recompute}\n")
 }
 
-/// What workers keep between steps, where nothing was measured, from the parameters of each layer.
+/// What workers keep between steps, from what each layer does, where nothing was measured.
 pub fn rest_lines(
     settings: &Settings,
-    parameters: &[usize],
+    layers: &[MemoryUse],
     cut: &[usize],
     workers: &[usize],
 ) -> String {
     let mut of_workers = vec![MemoryUse::default(); settings.pipeline.workers()];
     let mut begin = 0;
     for (&count, &worker) in cut.iter().zip(workers) {
-        let of_stage: usize = parameters[begin..begin + count].iter().sum();
-        let memory = memory_check::at_rest(settings, of_stage);
-        of_workers[worker] = of_workers[worker] + memory;
+        let own = layers[begin..begin + count].iter().copied();
+        of_workers[worker] = own.fold(of_workers[worker], MemoryUse::add);
         begin += count;
     }
     let bytes = format_bytes;

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use stovepipe::plan::Machine;
 
 use crate::{
-    devices::{check_alike, losses, run_untuned},
+    devices::{check_alike, losses, losses_of, run_untuned},
+    finetune::with_model,
     running::{Here, check_contains, check_refused, succeeds},
 };
 
@@ -95,6 +96,26 @@ fn a_graphics_adapter_and_a_cpu_have_the_loss_of_the_cpu() {
     assert_eq!(here.summary("mixed")["host_time"], true);
     assert!(here.summary("cpu").get("host_time").is_none());
     assert!(here.read("mixed/timeline.svg").contains("Host time"));
+}
+
+/// Weights of half the size, an adapter, and conversations of unequal lengths.
+#[test]
+fn a_language_model_is_fine_tuned_beside_a_cpu() {
+    if with_adapter().is_none() {
+        return;
+    }
+    let here = with_model("llama");
+    let losses = ["cpu", "wgpu:0,cpu"].map(|devices| {
+        let out = devices.replace(':', "-");
+        let line = format!(
+            "train --from model --data chat --chat chat.jsonl --length 20 --lora-rank 2 --base f16 \
+             --devices {devices} --batch-size 4 --micro-batches 2 --epochs 2 --optimizer sgd --lr 0.01 \
+             --out {out}"
+        );
+        run_untuned(&line, &here);
+        losses_of(&out, &here)
+    });
+    check_alike(&losses[1], &losses[0]);
 }
 
 /// A plan for different devices knows their relative speeds and the links between them.

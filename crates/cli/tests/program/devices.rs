@@ -114,6 +114,11 @@ pub fn losses(model: &str, devices: &str, out: &str, here: &Here) -> Vec<f64> {
          --epochs 2 --optimizer sgd --lr 0.01"
     );
     run_untuned(&line, here);
+    losses_of(out, here)
+}
+
+/// The training loss of each epoch of a run.
+pub fn losses_of(out: &str, here: &Here) -> Vec<f64> {
     let metrics = here.read(&format!("{out}/metrics.jsonl"));
     let loss = |line: &str| {
         let line: Value = serde_json::from_str(line).unwrap();

@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use serde_json::{Value, json};
+use stovepipe::plan::Profile;
 
 use crate::running::{Here, check_contains, root};
 
@@ -271,6 +272,43 @@ fn a_decoder_from_scratch_gets_an_adapter() {
     let own = here.json_of("eval run");
     let loss = |json: &Value| json["test"]["loss"].as_f64().unwrap();
     assert!((loss(&merged) - loss(&own)).abs() < 1e-4, "{merged} {own}");
+}
+
+/// `config.json` alone says what is measured. The loss needs a few logits at a time, so the last layer does not count
+/// all of them.
+#[test]
+fn a_folder_is_measured_for_a_plan() {
+    const VOCABULARY: u64 = 4000;
+    let here = with_model("llama");
+    let mut config = here.json("model/config.json");
+    config["vocab_size"] = VOCABULARY.into();
+    here.write("model/config.json", config.to_string());
+    fs::remove_file(here.join("model/model.safetensors")).unwrap();
+    here.run(
+        "plan --measure --from model --length 16 --lora-rank 2 --base f16 --batch-size 64 \
+         --schedules 1f1b --out plan.toml",
+    );
+    let profile = Profile::from_toml(&here.read("profile.toml")).unwrap();
+    let [first, .., last] = profile.layers.as_slice() else {
+        panic!("{profile:?}")
+    };
+    let table = 2 * VOCABULARY * config["hidden_size"].as_u64().unwrap();
+    assert!(
+        (table..table + 100).contains(&first.parameters),
+        "{first:?}"
+    );
+    assert_eq!((first.trained, last.trained), (Some(0), Some(0)));
+    let logits = 4 * 8 * 16 * VOCABULARY; // a micro-batch has 8 samples
+    assert!(last.kept.unwrap() < logits / 8, "{last:?}");
+    here.run(
+        "train --plan plan.toml --from model --data chat --chat chat.jsonl --length 16 --lora-rank 2 \
+         --dry-run",
+    );
+    here.refuse("plan --from model", "--measure");
+    here.refuse(
+        "plan --measure --model decoder --adapter model",
+        "adapter has no effect without --from",
+    );
 }
 
 #[test]

@@ -153,17 +153,35 @@ impl<L: Layer> LayerBench<'_, L> {
         &self,
         input: &StageValues<L>,
     ) -> Result<(Recorded<L>, Duration), BoxedError> {
-        let loss = |_: Head, output| self.loss(output);
+        let loss = |head, output| self.loss(head, output);
         let first = self.pass.first;
         let run = Run::Recorded(first..first + 1, vec![copies::live(&self.layer)]);
         let began = Instant::now();
-        let recorded = tape::record((vec![run], &[]), input.clone(), &self.pass, &loss, &|_| ())?;
+        let mut recorded =
+            tape::record((vec![run], &[]), input.clone(), &self.pass, &loss, &|_| ())?;
+        if self.pass.feeds_loss {
+            let output = (recorded.output.flow.clone(), 1);
+            recorded
+                .tape
+                .record_loss(output, &loss, (&self.pass, &|_| ()))?;
+        }
         self.sync()?;
         Ok((recorded, began.elapsed()))
     }
 
+    /// The loss of an auxiliary head, or that to measure the model's with.
+    fn loss(&self, head: Head, output: L::Output) -> LossAndScores {
+        match (head, L::MEASURED_LOSS) {
+            (Head::Main, Some(loss)) => LossAndScores {
+                loss: loss(output),
+                scores: None,
+            },
+            _ => self.sum(output),
+        }
+    }
+
     /// The sum of an output.
-    fn loss(&self, output: L::Output) -> LossAndScores {
+    fn sum(&self, output: L::Output) -> LossAndScores {
         let device = self.setting.device.clone().autodiff();
         LossAndScores {
             loss: self::sum(output).unwrap_or_else(|| Tensor::zeros([1], &device)),
@@ -186,7 +204,7 @@ impl<L: Layer> LayerBench<'_, L> {
             gradients,
             of_skips,
             (scope, &self.pass),
-            (&[], &|_: Head, output| self.loss(output)),
+            (&[], &|head, output| self.loss(head, output)),
             |_, module, gradients| sum.accumulate(module, gradients),
             &|_| (),
         )?;

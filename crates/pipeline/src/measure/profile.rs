@@ -26,7 +26,7 @@ use crate::{
         side_by_side::Chain,
     },
     model::{
-        flow::Flow, flows, keyed_rng::StepKey, layer::Layer, parameters::parameter_bytes,
+        flow::Flow, flows, keyed_rng::StepKey, layer::Layer, parameters::parameter_bytes_of,
         wiring::Wiring,
     },
 };
@@ -312,7 +312,7 @@ impl Profiler {
                     first: index,
                     trainable_from: 0,
                     inspect: false,
-                    feeds_loss: false,
+                    feeds_loss: L::MEASURED_LOSS.is_some() && index + 1 == layers.len(),
                     loss_scale: None,
                 },
                 setting: &setting,
@@ -320,7 +320,7 @@ impl Profiler {
             let panicked = StepError::panicked("layer");
             // In mixed precision, the copy has fewer bits than the layer.
             let least = self.precision.cast().map_or(0, |_| size_of::<f32>());
-            let [parameters, trained] = parameter_bytes(&bench.layer, least);
+            let [parameters, trained] = parameter_bytes_of(&bench.layer, least);
             let measured = caught(|| bench.measure(&input)).map_err(panicked);
             let measured = measured.map_err(failed(layers, index))?;
             let (profile, output) = measured.map_err(failed(layers, index))?;

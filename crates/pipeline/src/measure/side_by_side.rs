@@ -163,7 +163,7 @@ impl<L: Layer> Chain<'_, L> {
                     first,
                     trainable_from: 0,
                     inspect: false,
-                    feeds_loss: false,
+                    feeds_loss: L::MEASURED_LOSS.is_some() && first + 1 == self.layers.len(),
                     loss_scale: None,
                 },
                 setting,

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use burn::module::{Module, ModuleVisitor};
+use burn::{
+    module::{Module, ModuleVisitor},
+    tensor::Tensor,
+};
 use thiserror::Error;
 
 use crate::model::{flow::Flow, keyed_rng::KeyedRng, wiring::SkipUse};
@@ -79,6 +82,11 @@ pub trait Layer: Module + 'static {
     ///
     /// [`LayerError`] if the value is not a model output.
     fn leave(flow: Self::Flow) -> Result<Self::Output, LayerError>;
+
+    /// The loss to measure the last layer with, if that returns something else where
+    /// [`feeds_loss`](Context::feeds_loss), so that the loss does part of its work. By default, the last layer
+    /// is measured without a loss, and not so.
+    const MEASURED_LOSS: Option<fn(Self::Output) -> Tensor<1>> = None;
 
     /// The values that the layer sends past other layers, and those that it takes; none by default. Building
     /// a pipeline checks that they match. A layer that does not do what it declares fails when it runs.
@@ -185,7 +193,8 @@ impl<'a, L: Layer> Context<'a, L> {
 
     /// Whether an objective gets the model's output and nobody else does, so that the last layer may return
     /// what suits the objective best. Not under `infer`, with
-    /// [`keep_outputs`](crate::Batch::keep_outputs), and where layers are measured.
+    /// [`keep_outputs`](crate::Batch::keep_outputs), and where layers are measured without a
+    /// [loss](Layer::MEASURED_LOSS).
     #[must_use]
     pub fn feeds_loss(&self) -> bool {
         self.feeds_loss

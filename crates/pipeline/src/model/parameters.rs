@@ -36,18 +36,40 @@ pub fn count_parameters<M: Module>(module: &M) -> usize {
     counter.0
 }
 
-/// Bytes of the parameters of a module whose values are there, and of those that are trained: at least so
-/// many each.
-pub(crate) fn parameter_bytes<M: Module>(module: &M, least: usize) -> [u64; 2] {
+/// Bytes of a module's parameters, and of those that are trained. Lazy parameters stay lazy: they count as
+/// trained, and as f32.
+///
+/// ```
+/// use burn::{module::Module, nn::LinearConfig, tensor::Device};
+/// use stovepipe_pipeline::parameter_bytes;
+///
+/// let linear = LinearConfig::new(3, 2).init(&Device::flex());
+/// assert_eq!(parameter_bytes(&linear), [32, 32]);
+/// let _ = (linear.weight.val(), linear.bias.as_ref().map(|bias| bias.val())); // now they have values
+/// assert_eq!(parameter_bytes(&linear.no_grad()), [32, 0]);
+/// ```
+#[must_use]
+pub fn parameter_bytes<M: Module>(module: &M) -> [u64; 2] {
+    parameter_bytes_of(module, 0)
+}
+
+/// The same, at least so many each.
+pub(crate) fn parameter_bytes_of<M: Module>(module: &M, least: usize) -> [u64; 2] {
     struct Bytes([u64; 2], usize);
 
     impl ParameterVisitor for Bytes {
         fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = param.val();
-            let each = value.dtype().size().max(self.1);
-            let bytes = (value.shape().num_elements() * each) as u64;
+            let (mut each, mut trained) = (size_of::<f32>(), true);
+            if param.is_initialized() {
+                each = param.val().dtype().size();
+                // Without autodiff, a tensor does not know.
+                trained =
+                    param.is_require_grad() || param.clone().valid().train().is_require_grad();
+            }
+            let each = each.max(self.1);
+            let bytes = (param.lazy_shape().num_elements() * each) as u64;
             self.0[0] += bytes;
-            self.0[1] += bytes * u64::from(param.is_require_grad());
+            self.0[1] += bytes * u64::from(trained);
         }
     }
 
