@@ -170,7 +170,7 @@ impl PipedSettings {
             schedule: &schedule,
             recompute: &self.recompute,
             weights: self.weights(),
-            state: OptimizerState(2),
+            state: OptimizerState::new(2),
             bucket: BUCKET,
         };
         Ok(plan(&setup)?)

@@ -74,8 +74,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
     let first = text.lines().find(|line| !line.trim().is_empty());
     if first.is_some_and(|line| line.contains(" -- ")) {
         let graph = LayerGraph::from_text(&text).map_err(CliError::file(&flags.profile))?;
-        let idle =
-            "schedules recompute batch-size replicas optimizer-state precision threads-per-stage";
+        let idle = "schedules recompute batch-size replicas optimizer-state offload precision threads-per-stage";
         let idle = idle.split(' ').map(|flag| (flag, true, "on a graph.txt"));
         refuse_idle(matches, idle)?;
         graph::plan(&flags, &graph, &machine)?;

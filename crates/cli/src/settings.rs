@@ -14,7 +14,7 @@ use stovepipe::{
     train::{
         PipelineSettings, Processes, RunFolder, TrainSettings,
         checkpoint::Checkpoint,
-        settings::{DecaySetting, OptimizerSetting, ScheduleSetting, flags_of},
+        settings::{DecaySetting, OffloadSetting, OptimizerSetting, ScheduleSetting, flags_of},
     },
 };
 use toml::{Table, Value};
@@ -361,6 +361,16 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Makes sure that what lies off its device does not lie in the memory of that device.
+    pub fn check_offload(&self) -> Result<(), CliError> {
+        let without_rank = |name: &String| {
+            let own = name.split_once('/').map_or(name.as_str(), |(_, own)| own);
+            own.parse().ok()
+        };
+        let devices = self.pipeline.devices.iter().filter_map(without_rank);
+        Ok(self.training.check_offload(devices)?)
+    }
+
     /// Pixels on each side of an image.
     pub fn image_size(&self) -> usize {
         match self.data.contents() {
@@ -381,6 +391,7 @@ impl Settings {
         let is_adam = matches!(optimizer, OptimizerSetting::Adam | OptimizerSetting::AdamW);
         let is_sgd = optimizer == OptimizerSetting::Sgd;
         let is_free = matches!(decay, DecaySetting::None | DecaySetting::Cosine);
+        let is_on_device = training.offload == OffloadSetting::None;
         let without_heads = is_off(self.model.model.table(), "auxiliary");
         let unchanged = is_off(self.data.table(), "rand-augment");
         let is_interleaved = match &pipeline.schedule {
@@ -416,6 +427,7 @@ impl Settings {
             ("lora-rank-stabilized", without_rank, of_rank),
             ("lora-targets", without_rank, of_rank),
             ("magnitude", unchanged, "without --rand-augment"),
+            ("offload-to", is_on_device, "without --offload optimizer"),
             (
                 "all-reduce",
                 pipeline.replicas.iter().all(|count| *count == 1),

@@ -414,6 +414,7 @@ impl Train<'_> {
         let is_asynchronous = settings.pipeline.schedule.is_asynchronous();
         let batches = model.samples.div_ceil(batch_size);
         settings.training.check_windows(is_asynchronous, batches)?;
+        settings.check_offload()?;
         let task = (model.task)(&settings.training);
         if let Some(newest) = self.newest {
             check_resume(newest, &task, &settings.training, model.samples)?;

@@ -322,7 +322,7 @@ fn windows(policy: WeightPolicy) -> [usize; 2] {
         .weight_policy(policy)
         .micro_batches(1)
         .recompute(Recompute::Never);
-    let forecast = builder.forecast(&Measured::from(&profile), OptimizerState(2));
+    let forecast = builder.forecast(&Measured::from(&profile), OptimizerState::new(2));
     let memory = forecast.unwrap().memory.into_iter().map(MemoryUse::total);
     let mut pipeline = builder.build().unwrap();
     let mut optimizers: Vec<_> = (0..4).map(|_| AdamConfig::new().init()).collect();

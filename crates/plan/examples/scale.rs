@@ -209,7 +209,7 @@ impl Case {
             schedule: &scheduler.schedule(stages, micro_batches)?,
             recompute: &Recompute::Never,
             weights: WeightPolicy::default(),
-            state: OptimizerState(2),
+            state: OptimizerState::new(2),
             bucket: BUCKET,
         };
         let forecast = setup.forecast(&setup.balanced_cut()?)?;

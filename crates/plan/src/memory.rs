@@ -8,11 +8,33 @@ use serde::{Deserialize, Serialize};
 /// plain gradient descent, 1 for momentum, 2 for Adam; one more for a moving average of the weights, and
 /// one for gradients that are accumulated over several mini-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct OptimizerState(pub u8);
+pub struct OptimizerState {
+    /// On the device of their parameter.
+    pub on_device: u8,
+    /// Elsewhere, but for those of three layers while these are updated.
+    pub offloaded: u8,
+}
+
+impl OptimizerState {
+    /// So many numbers on the device.
+    ///
+    /// ```
+    /// use stovepipe_plan::OptimizerState;
+    ///
+    /// assert_eq!(OptimizerState::new(2), OptimizerState::default()); // Adam
+    /// ```
+    #[must_use]
+    pub const fn new(on_device: u8) -> Self {
+        Self {
+            on_device,
+            offloaded: 0,
+        }
+    }
+}
 
 impl Default for OptimizerState {
     fn default() -> Self {
-        Self(2)
+        Self::new(2)
     }
 }
 
@@ -51,17 +73,17 @@ impl MemoryUse {
     /// ```
     /// use stovepipe_plan::{MemoryUse, OptimizerState};
     ///
-    /// let memory = MemoryUse::at_rest(400, 400, OptimizerState(2));
+    /// let memory = MemoryUse::at_rest(400, 400, OptimizerState::new(2));
     /// assert_eq!((memory.parameters, memory.gradients, memory.optimizer), (400, 400, 800));
     /// assert_eq!(MemoryUse { activations: 100, ..memory }.total(), 1700);
-    /// assert_eq!(MemoryUse::at_rest(400, 10, OptimizerState(2)).total(), 400 + 3 * 10);
+    /// assert_eq!(MemoryUse::at_rest(400, 10, OptimizerState::new(2)).total(), 400 + 3 * 10);
     /// ```
     #[must_use]
     pub fn at_rest(parameters: u64, trained: u64, state: OptimizerState) -> Self {
         Self {
             parameters,
             gradients: trained,
-            optimizer: trained.saturating_mul(u64::from(state.0)),
+            optimizer: trained.saturating_mul(u64::from(state.on_device)),
             ..Self::default()
         }
     }

@@ -10,7 +10,7 @@ use stovepipe_pipeline::{BuildError, StepError, device::DeviceError, error::Proc
 use stovepipe_schedule::{count, format_bytes};
 use thiserror::Error;
 
-use crate::weights::other_tensors::OtherTensors;
+use crate::{optimizer::OffloadError, weights::other_tensors::OtherTensors};
 
 /// Why a training cannot start or fails.
 #[derive(Debug, Error)]
@@ -31,6 +31,15 @@ pub enum TrainError {
         count(*layers, "layer")
     )]
     AllFrozen { frozen: usize, layers: usize },
+    /// What a CPU computes would lie in the memory where it is already.
+    #[error(
+        "offload-to is host, but {0} computes in the memory of the host: name a folder, such as \
+         --offload-to states"
+    )]
+    OffloadToHost(String),
+    /// The optimizer's state cannot lie off its device.
+    #[error(transparent)]
+    Offload(#[from] OffloadError),
     /// There are neither one device for all workers nor one for each.
     #[error(
         "{} given for {}: give one for all, or one for each",

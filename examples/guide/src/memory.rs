@@ -46,7 +46,7 @@ pub fn by_layer(bytes: u64) -> Result<(), Failure> {
     let (sample, _) = digits(8, &device)?; // the size of a micro-batch
     let profile = Profiler::new(&device).measure(&layers, sample)?;
     let measured = Measured::from(profile).with_memory(&[Some(bytes); 2]);
-    let forecast = builder().choose_layers(&measured, OptimizerState(2))?; // Adam has two
+    let forecast = builder().choose_layers(&measured, OptimizerState::new(2))?; // Adam has two
     println!("chosen: {}", forecast.recompute);
     let pipeline = builder()
         .balance(Balance::Layers(forecast.balance))

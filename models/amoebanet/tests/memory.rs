@@ -62,7 +62,7 @@ fn measure(case: &str) -> [u64; 4] {
         .balance(Balance::Even)
         .schedule(rule);
     let forecast = builder
-        .forecast(&profile.into(), OptimizerState(2))
+        .forecast(&profile.into(), OptimizerState::new(2))
         .unwrap();
     let sum = |part: fn(&MemoryUse) -> u64| forecast.memory.iter().map(part).sum::<u64>();
 

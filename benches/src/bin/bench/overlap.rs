@@ -238,7 +238,7 @@ fn simulate(profile: &Profile, plan: &PipedSettings, link: Link) -> Result<f64, 
         schedule: &plan.actions()?,
         recompute: &Recompute::Never,
         weights: WeightPolicy::default(),
-        state: OptimizerState(0),
+        state: OptimizerState::new(0),
         bucket: plan.bucket as u64,
     };
     Ok(setup.forecast(&plan.cut)?.step_time)

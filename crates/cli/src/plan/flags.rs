@@ -7,7 +7,7 @@ use stovepipe::{
     pipeline::Precision,
     plan::{DeviceSpec, LinkLevel, Machine, OptimizerState},
     schedule::{Rule, count},
-    train::settings::RecomputeSetting,
+    train::settings::{OffloadSetting, RecomputeSetting},
 };
 
 use crate::{
@@ -19,6 +19,9 @@ use crate::{
 
 /// More would take minutes to plan for.
 const MOST_WORKERS: usize = 4096;
+
+/// Adam keeps that many numbers for each parameter.
+const MOST_OF_OPTIMIZER: u8 = 2;
 
 const MACHINE: &str = "Machine";
 const CHOICE: &str = "What to choose from";
@@ -66,6 +69,9 @@ pub struct PlanFlags {
     /// Numbers kept for each parameter: 2 for Adam, 1 for momentum, 1 more each for --ema and --accumulate
     #[arg(long, value_name = "N", default_value_t = 2, help_heading = CHOICE)]
     pub optimizer_state: u8,
+    /// What lies off its device between updates: optimizer, for up to two of these numbers, or nothing
+    #[arg(long, value_enum, default_value_t = OffloadSetting::None, help_heading = CHOICE)]
+    pub offload: OffloadSetting,
     /// Measure a built-in model here first, and write the profile
     #[arg(long, help_heading = MEASURING)]
     pub measure: bool,
@@ -184,6 +190,13 @@ impl PlanFlags {
     /// In mixed precision a step computes on copies of half the size, which count as one number here.
     pub fn state(&self) -> OptimizerState {
         let copies = u8::from(self.precision != Precision::F32);
-        OptimizerState(self.optimizer_state + copies)
+        let offloaded = match self.offload {
+            OffloadSetting::None => 0,
+            OffloadSetting::Optimizer => self.optimizer_state.min(MOST_OF_OPTIMIZER),
+        };
+        OptimizerState {
+            on_device: self.optimizer_state - offloaded + copies,
+            offloaded,
+        }
     }
 }

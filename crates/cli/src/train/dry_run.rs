@@ -42,6 +42,7 @@ impl Work for DryRun<'_> {
         model.layers = settings.training.freeze.apply(model.layers)?;
         let (layers, pipeline) = (&model.layers, &settings.pipeline);
         pipeline.check(layers.len())?;
+        settings.check_offload()?;
         let alone = Processes::default();
         let available = pipeline.available_memory(&alone)?;
         let (measured, why_not) = match memory_check::of_run(&available, settings, &model) {

@@ -118,6 +118,21 @@ fn a_language_model_is_fine_tuned_beside_a_cpu() {
     check_alike(&losses[1], &losses[0]);
 }
 
+/// States of an optimizer in the memory of the host.
+#[test]
+fn states_on_the_host_change_no_bit() {
+    let Some(here) = with_adapter() else { return };
+    let train = |more: &str, out: &str| {
+        let line = format!(
+            "train {TRANSFORMER} --devices wgpu:0 --stages 2 --per-class 4 --batch-size 20 --epochs 1 \
+             --micro-batches 2 {more} --out {out}"
+        );
+        run_untuned(&line, &here);
+        here.model(out)
+    };
+    assert!(train("--offload optimizer", "host") == train("", "device"));
+}
+
 /// A plan for different devices knows their relative speeds and the links between them.
 #[test]
 fn a_plan_is_measured_on_a_graphics_adapter_and_a_cpu() {

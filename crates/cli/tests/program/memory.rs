@@ -91,6 +91,51 @@ fn what_is_not_given_is_chosen_to_fit() {
 }
 
 #[test]
+fn a_state_elsewhere_changes_no_bit() {
+    let here = Here::new();
+    let train =
+        "train --layers 3 --filters 4 --batch-size 48 --max-steps 4 --epochs 1 --save-every 2";
+    let away = "--offload optimizer --offload-to states";
+    here.succeed(&format!("{train} --out device"));
+    here.succeed(&format!("{train} {away} --out away"));
+    assert!(here.model("away") == here.model("device"));
+    assert!(
+        here.read("away/config.toml")
+            .contains("offload = \"optimizer\"")
+    );
+    // It goes on with states on the device, and begins without them.
+    here.succeed(&format!("{train} {away} --max-steps 2 --out resumed"));
+    here.succeed("train --resume --out resumed --max-steps 4 --offload none");
+    assert!(here.model("resumed") == here.model("device"));
+
+    let keeps = |more: &str| {
+        let text = here.succeed(&format!("{train} {more} --dry-run"));
+        let line = text.lines().find(|line| line.starts_with("worker 0 keeps"));
+        line.unwrap().to_owned()
+    };
+    check_contains(&keeps(away), &["optimizer 0 B"]); // less than the activations
+    assert!(!keeps("").contains("optimizer 0 B"));
+    let plan = "plan --profile profile.toml --workers 2 --schedules 1f1b --json";
+    here.write(
+        "profile.toml",
+        include_str!("../../../../docs/src/guide/profile.toml"),
+    );
+    let memory = |more: &str| here.json_of(&format!("{plan} {more}")).to_string();
+    assert_ne!(memory(""), memory("--offload optimizer"));
+
+    here.refuse_all(
+        train,
+        "
+        --offload optimizer => offload-to is host, but cpu computes in the memory of the host: name a folder
+        --offload optimizer --dry-run => offload-to is host, but cpu computes
+        --offload-to states => offload-to has no effect without --offload optimizer
+        --offload optimizer --offload-to profile.toml => profile.toml
+        --schedule pipedream --offload optimizer --offload-to states => --offload
+        ",
+    );
+}
+
+#[test]
 fn wrong_layers_say_what_is_wrong() {
     Here::new().refuse_all(
         "train --layers 3 --filters 4 --recompute",

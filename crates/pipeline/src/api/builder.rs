@@ -488,7 +488,7 @@ impl<L: Layer> PipelineBuilder<L> {
     /// let sample = Tensor::ones([8, 3], &Device::flex());
     /// let builder = Pipeline::auto(Dense::layers(&[3, 3, 3]), [Device::flex()], sample.clone())?;
     /// let profile = stovepipe_pipeline::Profiler::new(&Device::flex()).measure(&Dense::layers(&[3, 3, 3]), sample)?;
-    /// let forecast = builder.choose_layers(&Measured::from(profile), OptimizerState(2))?;
+    /// let forecast = builder.choose_layers(&Measured::from(profile), OptimizerState::new(2))?;
     /// assert_eq!(forecast.recompute, Recompute::Never); // no limit on memory is known
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -505,7 +505,7 @@ impl<L: Layer> PipelineBuilder<L> {
         self.forecast_with(measured, state, |setup, cut| {
             let mut chosen = *setup;
             // The copies of half the size that a step computes on count as one more number a parameter.
-            chosen.state.0 += u8::from(self.precision.cast().is_some());
+            chosen.state.on_device += u8::from(self.precision.cast().is_some());
             let chosen = chosen.choose_layers((!is_planned).then_some(cut))?;
             let recompute = &chosen.recompute;
             Setup {
@@ -527,7 +527,7 @@ impl<L: Layer> PipelineBuilder<L> {
     /// let (layers, sample) = (Dense::layers(&[3, 3, 3]), Tensor::ones([8, 3], &Device::flex()));
     /// let measured = Measured::from(Profiler::new(&Device::flex()).measure(&layers, sample)?);
     /// let builder = Pipeline::builder(layers).devices([Device::flex(), Device::flex()]);
-    /// let (schedule, costs) = builder.costs(&measured, OptimizerState(2))?;
+    /// let (schedule, costs) = builder.costs(&measured, OptimizerState::new(2))?;
     /// assert_eq!(schedule.simulate(&costs)?.memory().len(), 2); // for each worker
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

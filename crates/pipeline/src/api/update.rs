@@ -24,14 +24,14 @@ impl<L: Layer> Pipeline<L> {
     ///
     /// # Errors
     ///
-    /// If there is not one state per stage, or a worker is stuck in an earlier step; or if `change` panics,
-    /// returns another number of layers, or takes longer than the
+    /// If there is not one state per stage, or a worker is stuck in an earlier step; or if `change` fails,
+    /// panics, returns another number of layers, or takes longer than the
     /// [limit](crate::PipelineBuilder::stall_timeout). In the latter cases the layers are dropped and the
     /// pipeline cannot be used again: keep a clone if that may happen.
     pub fn change_stages<S: Send + 'static>(
         &mut self,
         states: Vec<S>,
-        change: impl Fn(usize, Vec<L>, S) -> (Vec<L>, S) + Clone + Send + 'static,
+        change: impl Fn(usize, Vec<L>, S) -> Result<(Vec<L>, S), BoxedError> + Clone + Send + 'static,
     ) -> Result<Vec<S>, StepError> {
         let engine = self.engine.clone();
         let stages = engine.stages.len();
@@ -50,7 +50,7 @@ impl<L: Layer> Pipeline<L> {
         });
         let of_stages = of_stages.collect();
         let changed = on_workers(&engine, of_stages, move |stage, (layers, state)| {
-            Ok(change(stage, layers, state))
+            change(stage, layers, state)
         });
         let changed = changed
             .into_iter()

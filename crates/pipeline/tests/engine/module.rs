@@ -73,7 +73,7 @@ fn stages_can_be_optimised_in_parallel() {
     cut.change_stages(gradients, |_, layers, gradients| {
         let mut optimizer: ModuleOptimizer = AdamConfig::new().init();
         let layers = optimizer.step(0.1, layers, gradients);
-        (layers, GradientsParams::new())
+        Ok((layers, GradientsParams::new()))
     })
     .unwrap();
     assert_eq!(bits(&cut), bits(&whole));
@@ -83,7 +83,7 @@ fn stages_can_be_optimised_in_parallel() {
 fn a_change_with_too_few_states_touches_nothing() {
     let mut pipeline = pipeline(2);
     let before = bits(&pipeline);
-    let changed = pipeline.change_stages(vec![()], |_, layers, ()| (layers, ()));
+    let changed = pipeline.change_stages(vec![()], |_, layers, ()| Ok((layers, ())));
     let error = changed.unwrap_err().to_string();
     assert_eq!(error, "1 state given for 2 stages");
     assert_eq!(bits(&pipeline), before);
@@ -96,7 +96,7 @@ fn change_error(
 ) -> String {
     let changed = pipeline.change_stages(vec![(), ()], move |stage, layers, ()| {
         change(stage);
-        (layers, ())
+        Ok((layers, ()))
     });
     changed.unwrap_err().to_string()
 }

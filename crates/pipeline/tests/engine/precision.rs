@@ -69,7 +69,7 @@ fn sizes_are_predicted_for_the_precision() {
         let profile = profiler.measure(&conv_net(), images(4)).unwrap();
         let builder = builder(conv_net(), 2, By(Rule::GPipe, 1), 3, Recompute::Always);
         let builder = builder.precision(precision);
-        let forecast = builder.forecast(&Measured::from(&profile), OptimizerState(2));
+        let forecast = builder.forecast(&Measured::from(&profile), OptimizerState::new(2));
         (profile, forecast.unwrap().memory)
     };
     let (wide, wide_memory) = sized(Precision::F32);

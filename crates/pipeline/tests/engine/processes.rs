@@ -284,7 +284,7 @@ fn a_process_initialises_its_own_layers_alone() {
             let step = train(&pipeline, vectors(4, 3), 3).unwrap();
             pipeline = optimizer.step(0.1, pipeline, step.gradients);
         }
-        let states = pipeline.change_stages(vec![0, 0], |stage, layers, _| (layers, stage + 1));
+        let states = pipeline.change_stages(vec![0, 0], |stage, layers, _| Ok((layers, stage + 1)));
         let is_there = |layer: &Dense| layer.linear.weight.is_initialized();
         let layers: Vec<_> = pipeline.layers().iter().map(is_there).collect();
         (states.unwrap(), layers)
@@ -402,7 +402,7 @@ fn a_change_of_the_owner_reaches_other_processes_with_the_next_run() {
                 layer => layer,
             };
             assert!(stage < 3);
-            (layers.into_iter().map(change).collect(), ())
+            Ok((layers.into_iter().map(change).collect(), ()))
         };
         pipeline.change_stages(vec![(); 3], double).unwrap();
         assert_eq!(shown(&pipeline), seen[0].0, "that of the last run");

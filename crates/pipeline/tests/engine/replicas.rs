@@ -494,10 +494,10 @@ fn a_replica_that_drifts_is_named() {
                 layer.linear.bias = layer.linear.bias.map(|bias| bias.map(nudged));
                 layer
             };
-            match (rank, stage) {
+            Ok(match (rank, stage) {
                 (1, 1) => (layers.into_iter().map(nudge).collect(), ()),
                 _ => (layers, ()),
-            }
+            })
         };
         pipeline.change_stages(states, drift).unwrap();
         pipeline.check_replicas().unwrap_err().to_string()

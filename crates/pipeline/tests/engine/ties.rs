@@ -148,7 +148,7 @@ fn stages_that_are_changed_by_themselves_are_tied_again() {
             }),
             (_, layer) => layer,
         };
-        (layers.into_iter().map(change).collect(), ())
+        Ok((layers.into_iter().map(change).collect(), ()))
     });
     changed.unwrap();
     let after = tables(&pipeline);

@@ -25,7 +25,7 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 ///     schedule: &GPipe.schedule(2, 3)?,
 ///     recompute: &Recompute::Never,
 ///     weights: WeightPolicy::Stashing,
-///     state: OptimizerState(2),
+///     state: OptimizerState::new(2),
 ///     bucket: BUCKET,
 /// };
 /// let forecast = setup.best_cut()?;

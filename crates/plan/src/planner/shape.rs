@@ -440,12 +440,34 @@ impl<'a> Shape<'a> {
             rest.optimizer = rest.optimizer.saturating_mul(2);
         }
         let passing = self.passing_gradients(worker, &ranges);
-        MemoryUse {
+        let mut memory = MemoryUse {
             gradients: rest.gradients.saturating_add(passing),
             inputs: held.inputs as u64,
             activations: (held.activations + held.contexts) as u64,
             ..rest
-        }
+        };
+        // At an update, inputs and activations are gone.
+        let visiting = self.visiting_states(worker, &ranges);
+        let free = memory.inputs.saturating_add(memory.activations);
+        memory.optimizer = (memory.optimizer).saturating_add(visiting.saturating_sub(free));
+        memory
+    }
+
+    /// The optimizer's state that is on the device while a parameter is updated: its own, that of the next one, and that
+    /// of the last one, of which none is larger than its layer's.
+    fn visiting_states(&self, worker: usize, ranges: &[Range<usize>]) -> u64 {
+        const AT_ONCE: usize = 3;
+        let of_stage = |load: &Load| {
+            let layers: Vec<_> = ranges[load.stage].clone().collect();
+            let bytes = |some: &[usize]| self.model.trained(&(some[0]..some[some.len() - 1] + 1));
+            layers
+                .windows(AT_ONCE.min(layers.len()).max(1))
+                .map(bytes)
+                .max()
+                .unwrap_or(0)
+        };
+        let most = self.loads[worker].iter().map(of_stage).max().unwrap_or(0);
+        most.saturating_mul(u64::from(self.model.state.offloaded))
     }
 
     /// Gradients that are added to those of other micro-batches, one layer at a time. The largest layers

@@ -103,7 +103,7 @@ fn costs(
                 .collect(),
             output: layers.last().unwrap().output as f64,
             memory: StageMemory {
-                fixed: parameters + trained * (1 + u64::from(request.state.0)) as f64,
+                fixed: parameters + trained * (1 + u64::from(request.state.on_device)) as f64,
                 version: parameters,
                 input: rerun.inputs,
                 activations,
@@ -313,7 +313,7 @@ fn kept_for_failures(request: &PlanRequest, schedule: &Schedule, cut: &[usize]) 
         let parameters: u64 = layers.iter().map(|layer| layer.parameters).sum();
         let trained: u64 = layers.iter().map(trained_bytes).sum();
         let is_window = schedule.is_asynchronous();
-        u64::from(is_window) * (parameters + trained * u64::from(request.state.0))
+        u64::from(is_window) * (parameters + trained * u64::from(request.state.on_device))
     });
     workers.collect()
 }
@@ -470,7 +470,7 @@ fn gradients_are_added_up_in_buckets() {
             schedule: &schedule,
             recompute: &Recompute::Never,
             weights: WeightPolicy::default(),
-            state: OptimizerState(2),
+            state: OptimizerState::new(2),
             bucket,
         };
         let found = setup.forecast(&[5]).unwrap().step_time;
@@ -564,7 +564,7 @@ fn by_layer(
         workers: vec![workers],
         chunks: vec![1],
         micro_batches: vec![micro_batches],
-        state: OptimizerState(1),
+        state: OptimizerState::new(1),
         ..PlanRequest::new(&profile, &machine, 8)
     };
     if rule.stages(workers) > profile.layers.len() {
@@ -658,7 +658,7 @@ fn request<'a>(profile: &'a Profile, machine: &'a Machine) -> PlanRequest<'a> {
     PlanRequest {
         chunks: vec![2],
         micro_batches: vec![1, 3, 4],
-        state: OptimizerState(1),
+        state: OptimizerState::new(1),
         by_layer: false,
         ..PlanRequest::new(profile, machine, 8)
     }

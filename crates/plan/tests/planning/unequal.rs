@@ -52,7 +52,7 @@ fn setup<'a>(profiles: &'a [Profile], machine: &'a Machine, schedule: &'a Schedu
         schedule,
         recompute: &Recompute::Never,
         weights: WeightPolicy::default(),
-        state: OptimizerState(2),
+        state: OptimizerState::new(2),
         bucket: BUCKET,
     }
 }

@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
 };
 
@@ -56,7 +56,7 @@ impl<L: Layer> Contents<'_, L> {
             let file = format!("{OPTIMIZER}-{number:05}-of-{count:05}.safetensors");
             // The first replica always updates.
             let state = || match placement.process == processes.rank() {
-                true => tensor_file::of_state(self.optimizer.state(stage, &names)),
+                true => self.optimizer.state(stage, &names),
                 false => Vec::new(),
             };
             write_together(processes, &folder.join(file), state, None)?;
@@ -85,10 +85,19 @@ impl<L: Layer> Contents<'_, L> {
                 .filter_map(|tensor| names.get(&tensor.param_id?.into()))
                 .map(String::as_str)
                 .collect();
-            let read = || tensor_file::read(folder, file.tensors(), |name| is_of(name, &own));
-            let state = processes.agree(file.reading(read)?)?;
-            self.optimizer
-                .restore(number, (layers, &stage.device), &names, state);
+            let mut of_parameters: HashMap<_, Vec<_>> = HashMap::new();
+            for tensor in file.tensors() {
+                if let Some(name) = parameter_of(&tensor.name, &own) {
+                    of_parameters.entry(name).or_default().push(tensor);
+                }
+            }
+            let read = |name: &str| {
+                let tensors = of_parameters.get(name).into_iter().flatten();
+                tensor_file::read(folder, tensors.copied(), |_| true)
+            };
+            let place = (layers, &stage.device);
+            let restore = || self.optimizer.restore(number, place, &names, read);
+            processes.agree(file.reading(restore)?)?;
         }
         if state.waiting > 0 {
             let path = folder.join(GRADIENTS);
@@ -124,10 +133,10 @@ fn names<L: Layer>(pipeline: &Pipeline<L>) -> Names {
     names
 }
 
-/// Whether a tensor's name is a parameter's, with something after it.
-fn is_of(name: &str, parameters: &HashSet<&str>) -> bool {
-    let mut ends = name.match_indices('.').map(|(end, _)| end);
-    ends.any(|end| parameters.contains(&name[..end]))
+/// The parameter whose name, with something after it, is this name.
+fn parameter_of<'a>(name: &'a str, parameters: &HashSet<&str>) -> Option<&'a str> {
+    let mut starts = name.match_indices('.').map(|(end, _)| &name[..end]);
+    starts.find(|start| parameters.contains(start))
 }
 
 /// The tensors of the optimizer's files.

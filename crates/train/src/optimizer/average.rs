@@ -60,7 +60,7 @@ impl<L: Layer> WeightAverage<L> {
             .change_stages(current, move |_, averages: Vec<L>, current: Vec<L>| {
                 let moved = averages.into_iter().zip(&current);
                 let moved = moved.map(|(average, current)| move_towards(average, current, decay));
-                (moved.collect(), Vec::new())
+                Ok((moved.collect(), Vec::new()))
             })?;
         self.updates += 1;
         Ok(())

@@ -5,10 +5,13 @@ mod adam_w;
 mod average;
 mod gradients;
 mod learning_rate;
+mod offload;
 mod staged;
+mod states;
 
 pub(crate) use accumulator::{Counts, GradientAccumulator};
 pub use average::WeightAverage;
 pub use learning_rate::LearningRate;
+pub use offload::{HostMemory, OffloadError, Storage};
 pub(crate) use staged::Names;
 pub use staged::StagedOptimizer;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    io,
     ops::Range,
     sync::Arc,
     time::Instant,
@@ -10,19 +11,25 @@ use std::{
 use burn::{
     module::{ModuleMapper, ModuleVisitor, Param, ParamId},
     optim::{
-        AdamConfig, DynOptimizer, DynState, GradientsParams, RmsPropConfig, SgdConfig, StateSink,
+        AdamConfig, DynOptimizer, GradientsParams, RmsPropConfig, SgdConfig, StateSink,
         StateSource, decay::WeightDecayConfig, momentum::MomentumConfig,
     },
+    store::burn_pack,
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Pipeline, StepError, Window};
+use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Pipeline, Stage, StepError, Window};
 use stovepipe_schedule::{Span, SpanKind};
 
 use super::{
     adam_w::AdamW,
     gradients::{clipped, norm, norm_of_stage},
+    offload::{OffloadError, Storage},
+    states::States,
 };
-use crate::settings::{OptimizerSetting, TrainSettings};
+use crate::{
+    error::TrainError,
+    settings::{OptimizerSetting, TrainSettings},
+};
 
 /// One of Burn's optimizers, with the state of each stage on the stage's device. All stages are
 /// updated at once.
@@ -37,9 +44,6 @@ pub struct StagedOptimizer {
     gradient_norm: Option<f64>,
 }
 
-/// The optimizer state of each parameter of a stage.
-type States = HashMap<ParamId, DynState>;
-
 pub(crate) type Names = HashMap<ParamId, String>;
 
 impl StagedOptimizer {
@@ -48,7 +52,7 @@ impl StagedOptimizer {
     pub fn new(settings: &TrainSettings, stages: usize) -> Self {
         Self {
             optimizer: optimizer(settings),
-            states: vec![States::new(); stages],
+            states: (0..stages).map(|_| States::default()).collect(),
             clip: Some(settings.clip).filter(|&clip| clip > 0.0),
             layer_decay: settings.layer_decay,
             gradient_norm: None,
@@ -87,12 +91,14 @@ impl StagedOptimizer {
             states,
             move |stage, layers: Vec<L>, (mut states, gradients, _)| {
                 let start = started.elapsed();
+                states.begin(&layers, &gradients);
                 let mut update = Update {
                     optimizer: &*optimizer,
                     rate,
                     factor,
                     gradients,
                     states: &mut states,
+                    failed: None,
                 };
                 let layers = (layers.into_iter().zip(&rates[stage]))
                     .map(|(layer, &rate)| {
@@ -100,6 +106,8 @@ impl StagedOptimizer {
                         layer.map(&mut update)
                     })
                     .collect();
+                update.failed.map_or(Ok(()), Err)?;
+                states.end()?;
                 let span = Span {
                     action: None,
                     kind: SpanKind::Update,
@@ -107,7 +115,7 @@ impl StagedOptimizer {
                     start,
                     end: started.elapsed(),
                 };
-                (layers, (states, GradientsParams::new(), Some(span)))
+                Ok((layers, (states, GradientsParams::new(), Some(span))))
             },
         )?;
         let mut spans = Vec::new();
@@ -151,7 +159,8 @@ impl StagedOptimizer {
     ///
     /// # Panics
     ///
-    /// If there are no rates for a stage or a mini-batch.
+    /// If there are no rates for a stage or a mini-batch, or states are [elsewhere](Self::offload): when a window fails,
+    /// earlier ones are needed again.
     pub fn train_window<L: Layer, T: Flow, B>(
         &mut self,
         rates: Vec<Vec<f64>>,
@@ -163,9 +172,15 @@ impl StagedOptimizer {
         B: ExactSizeIterator<Item = Batch<L::Input, T, L::Side>>,
     {
         self.gradient_norm = None;
+        let mut stages = self.states.iter();
+        assert!(
+            stages.all(States::is_on_device),
+            "a window needs all states on their devices"
+        );
         let (optimizer, clip_at) = (self.optimizer.clone(), self.clip);
         let shares = self.rates(1.0, pipeline);
-        let update = move |stage: usize, layers: Vec<L>, gradients, mut states, number: usize| {
+        let update = move |stage: usize, layers: Vec<L>, gradients, states, number: usize| {
+            let mut states = States::on_device(states);
             let norm = clip_at.map(|_| norm_of_stage(&layers, &gradients));
             let mut update = Update {
                 optimizer: &*optimizer,
@@ -173,15 +188,19 @@ impl StagedOptimizer {
                 factor: norm.and_then(|norm| clipped(norm, clip_at)),
                 gradients,
                 states: &mut states,
+                failed: None,
             };
             let layers = layers.into_iter().zip(&shares[stage]);
             let layers = layers.map(|(layer, share)| {
                 update.rate = share * rates[stage][number];
                 layer.map(&mut update)
             });
-            (layers.collect(), states)
+            (layers.collect(), states.take_on_device())
         };
-        pipeline.train_window(batches, objective, &mut self.states, update)
+        let mut states: Vec<_> = self.states.iter_mut().map(States::take_on_device).collect();
+        let window = pipeline.train_window(batches, objective, &mut states, update);
+        self.states = states.into_iter().map(States::on_device).collect();
+        window
     }
 
     /// The learning rate of each layer of each stage.
@@ -193,43 +212,76 @@ impl StagedOptimizer {
         stages.map(|stage| rates(stage.layers)).collect()
     }
 
-    /// The state of a stage, by the names of parameters: `NAME.momentum.moment_1` and so on.
-    pub(crate) fn state(&self, stage: usize, names: &Names) -> StateSink {
-        let mut sink = StateSink::default();
-        for (id, state) in self.states.get(stage).into_iter().flatten() {
-            if let Some(name) = names.get(id) {
-                self.optimizer.state_flatten(name, state, &mut sink);
+    /// Has the state of each stage lie in a storage between updates, if it gets one. States that are there already are
+    /// lost.
+    ///
+    /// While a parameter is updated, the state of the next one comes and that of the last one goes, so at most three are on
+    /// the device.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::Pipeline;
+    /// use stovepipe_train::{
+    ///     TrainSettings, example::Dense,
+    ///     optimizer::{HostMemory, StagedOptimizer},
+    /// };
+    ///
+    /// let pipeline = Pipeline::builder(vec![Dense::new(3, 4), Dense::new(4, 2)])
+    ///     .devices([Device::flex(), Device::flex()])
+    ///     .build()?;
+    /// let optimizer = StagedOptimizer::new(&TrainSettings::default(), 2);
+    /// let optimizer = optimizer.offload(&pipeline.stages(), |_| Ok(Some(HostMemory::default())))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If a storage or a thread cannot be made.
+    pub fn offload<S: Storage>(
+        mut self,
+        stages: &[Stage],
+        mut storage: impl FnMut(&Stage) -> io::Result<Option<S>>,
+    ) -> io::Result<Self> {
+        let states = stages.iter().map(|stage| {
+            let (optimizer, device) = (self.optimizer.clone(), stage.device.clone());
+            match storage(stage)? {
+                Some(storage) => States::offloaded(Box::new(storage), optimizer, device),
+                None => Ok(States::default()),
             }
-        }
-        sink.tensors.sort_by(|a, b| a.0.cmp(&b.0));
-        sink.scalars.sort_by(|a, b| a.0.cmp(&b.0));
-        sink
+        });
+        self.states = states.collect::<io::Result<_>>()?;
+        Ok(self)
     }
 
-    /// Restores the state of a stage. Parameters without saved state restart as in the first step.
+    /// The state of a stage, by the names of parameters: `NAME.momentum.moment_1` and so on.
+    pub(crate) fn state(&self, stage: usize, names: &Names) -> Vec<burn_pack::Tensor> {
+        let states = self.states.get(stage);
+        states.map_or(Vec::new(), |states| states.tensors(&*self.optimizer, names))
+    }
+
+    /// Restores the state of a stage, of which `read` reads that of a parameter. Parameters without saved state restart as
+    /// in the first step.
     pub(crate) fn restore<L: Layer>(
         &mut self,
         stage: usize,
         (layers, device): (&[L], &Device),
         names: &Names,
-        state: StateSink,
-    ) {
-        let scalars: BTreeMap<_, _> = state.scalars.into_iter().collect();
-        let mut source = StateSource::new(scalars);
-        for (name, data) in state.tensors {
-            source.insert_tensor(name, data);
-        }
+        read: impl FnMut(&str) -> Result<StateSink, TrainError>,
+    ) -> Result<(), TrainError> {
+        let states = &mut self.states[stage];
+        states.clear();
         let mut restore = Restore {
             optimizer: &*self.optimizer,
             names,
             device,
-            source,
-            states: States::new(),
+            read,
+            states,
+            failed: None,
         };
         for layer in layers {
             layer.visit(&mut restore);
         }
-        self.states[stage] = restore.states;
+        restore.failed.map_or(Ok(()), Err)
     }
 }
 
@@ -243,11 +295,26 @@ struct Update<'a> {
     factor: Option<f64>,
     gradients: GradientsParams,
     states: &'a mut States,
+    /// Why a state could not be had. What follows stays as it is.
+    failed: Option<OffloadError>,
+}
+
+impl Update<'_> {
+    fn note<T>(&mut self, result: Result<T, OffloadError>) -> Option<T> {
+        result.map_err(|error| self.failed = Some(error)).ok()
+    }
 }
 
 impl ModuleMapper for Update<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(gradient) = self.gradients.remove::<D>(param.id) else {
+            return param;
+        };
+        if self.failed.is_some() {
+            return param;
+        }
+        let state = self.states.take(param.id);
+        let Some(state) = self.note(state) else {
             return param;
         };
         let gradient = match self.factor {
@@ -262,10 +329,11 @@ impl ModuleMapper for Update<'_> {
             self.rate,
             value.inner().into_bridge(),
             gradient.into_bridge(),
-            self.states.remove(&id),
+            state,
         );
         if let Some(state) = state {
-            self.states.insert(id, state);
+            let put = self.states.put(id, state);
+            self.note(put);
         }
         let mut value = Tensor::from_inner(Tensor::<D>::from_bridge(value));
         if let Some(strategy) = checkpointing {
@@ -276,24 +344,38 @@ impl ModuleMapper for Update<'_> {
 }
 
 /// Finds the state of a stage's parameters among named tensors.
-struct Restore<'a> {
+struct Restore<'a, R> {
     optimizer: &'a dyn DynOptimizer,
     names: &'a Names,
     device: &'a Device,
-    source: StateSource,
-    states: States,
+    read: R,
+    states: &'a mut States,
+    failed: Option<TrainError>,
 }
 
-impl ModuleVisitor for Restore<'_> {
+impl<R: FnMut(&str) -> Result<StateSink, TrainError>> Restore<'_, R> {
+    fn restore(&mut self, id: ParamId, rank: usize, name: &str) -> Result<(), TrainError> {
+        let state = (self.read)(name)?;
+        let scalars: BTreeMap<_, _> = state.scalars.into_iter().collect();
+        let mut source = StateSource::new(scalars);
+        for (name, data) in state.tensors {
+            source.insert_tensor(name, data);
+        }
+        if source.has_under(name) {
+            let device = self.device;
+            let state = (self.optimizer).state_unflatten(rank, name, &mut source, device);
+            state.map_or(Ok(()), |state| self.states.restore(id, state))?;
+        }
+        Ok(())
+    }
+}
+
+impl<R: FnMut(&str) -> Result<StateSink, TrainError>> ModuleVisitor for Restore<'_, R> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let name = self.names.get(&param.id);
-        let is_known = |name: &&String| self.source.has_under(name);
-        let Some(name) = name.filter(is_known) else {
-            return;
-        };
-        let (source, device) = (&mut self.source, self.device);
-        let state = self.optimizer.state_unflatten(D, name, source, device);
-        self.states.extend(state.map(|state| (param.id, state)));
+        let (names, is_well) = (self.names, self.failed.is_none());
+        if let Some(name) = names.get(&param.id).filter(|_| is_well) {
+            self.failed = self.restore(param.id, D, name).err();
+        }
     }
 }
 

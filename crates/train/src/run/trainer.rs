@@ -159,7 +159,7 @@ impl<L: Layer, O> Trainer<L, O> {
         settings.freeze.apply_to(&mut pipeline)?;
         let averages = settings.ema > 0.0;
         Ok(Self {
-            optimizer: StagedOptimizer::new(&settings, pipeline.stage_layers().count()),
+            optimizer: settings.optimizer(&pipeline)?,
             average: averages.then(|| WeightAverage::new(&pipeline, settings.ema)),
             accumulator: GradientAccumulator::default(),
             state: TrainerState::begin(&settings, &task.zero()),

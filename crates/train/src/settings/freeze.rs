@@ -64,7 +64,7 @@ impl FreezeSetting {
             .map(|stage| frozen.saturating_sub(stage.layers.start))
             .collect();
         pipeline.change_stages(of_stages, |_, layers, frozen| {
-            (freeze(layers, frozen), frozen)
+            Ok((freeze(layers, frozen), frozen))
         })?;
         Ok(())
     }

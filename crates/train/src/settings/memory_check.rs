@@ -9,6 +9,7 @@ use stovepipe_plan::{DeviceSpec, Machine, MemoryUse};
 
 use super::{
     limits::free_memory,
+    offload::OffloadSetting,
     pipeline::PipelineSettings,
     training::{OptimizerSetting, TrainSettings},
 };
@@ -207,7 +208,7 @@ impl TrainSettings {
     /// use stovepipe_pipeline::measure::OptimizerState;
     /// use stovepipe_train::TrainSettings;
     ///
-    /// assert_eq!(TrainSettings::default().optimizer_state(), OptimizerState(2)); // AdamW
+    /// assert_eq!(TrainSettings::default().optimizer_state(), OptimizerState::new(2)); // AdamW
     /// ```
     #[must_use]
     pub fn optimizer_state(&self) -> OptimizerState {
@@ -216,8 +217,13 @@ impl TrainSettings {
             OptimizerSetting::RmsProp => 1 + u8::from(self.momentum > 0.0),
             OptimizerSetting::Sgd => u8::from(self.momentum > 0.0),
         };
-        let average = u8::from(self.ema > 0.0);
-        let accumulated = u8::from(self.accumulate > 1);
-        OptimizerState(of_optimizer + average + accumulated)
+        let rest = u8::from(self.ema > 0.0) + u8::from(self.accumulate > 1);
+        match self.offload {
+            OffloadSetting::None => OptimizerState::new(of_optimizer + rest),
+            OffloadSetting::Optimizer => OptimizerState {
+                on_device: rest,
+                offloaded: of_optimizer,
+            },
+        }
     }
 }

@@ -1,11 +1,14 @@
 //! How a model is trained.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::{
     check::{ABOVE_ZERO, AT_LEAST_ONE, BELOW_ONE, UP_TO_ONE, ZERO_OR_MORE, check},
     freeze::FreezeSetting,
+    offload::{HOST, OffloadSetting},
 };
 use crate::error::TrainError;
 
@@ -88,6 +91,12 @@ pub struct TrainSettings {
     /// Decay of a moving average of the weights, such as 0.9999, tested and saved too; 0 for none
     #[arg(long, value_name = "DECAY", default_value_t = 0.0)]
     pub ema: f64,
+    /// What lies off its device between updates: what the optimizer keeps of each parameter, or nothing
+    #[arg(long, value_enum, default_value_t = OffloadSetting::None)]
+    pub offload: OffloadSetting,
+    /// Where that lies: host, the memory of the host, for GPUs; or a folder, in files that nobody else sees
+    #[arg(long, value_name = "host|DIR", default_value = HOST)]
+    pub offload_to: PathBuf,
     /// Seed of parameters, of the order of samples and of augmentation
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
@@ -182,6 +191,9 @@ impl TrainSettings {
             }
             (true, _) if self.accumulate > 1 => Err(TrainError::OnlySynchronous("--accumulate")),
             (true, _) if self.ema > 0.0 => Err(TrainError::OnlySynchronous("--ema")),
+            (true, _) if self.offload != OffloadSetting::None => {
+                Err(TrainError::OnlySynchronous("--offload"))
+            }
             (true, Some(window)) if window > batches => {
                 Err(TrainError::LongWindow { window, batches })
             }

@@ -14,6 +14,7 @@ mod average;
 mod base;
 mod looping;
 mod objectives;
+mod offload;
 mod precision;
 mod processes;
 mod resume;

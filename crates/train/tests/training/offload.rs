@@ -1,0 +1,183 @@
+//! An optimizer's state off its device.
+
+use std::io;
+
+use stovepipe_train::optimizer::{HostMemory, Storage};
+
+use super::*;
+
+fn offloaded(optimizer: OptimizerSetting, folder: &Path) -> TrainSettings {
+    TrainSettings {
+        offload: OffloadSetting::Optimizer,
+        offload_to: folder.to_owned(),
+        clip: 0.1,
+        save_every: 4,
+        ..settings(optimizer, 1e-2, 2)
+    }
+}
+
+/// All files of all checkpoints that are kept.
+fn checkpoints(run: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files = Vec::new();
+    for checkpoint in fs::read_dir(run.join("checkpoints")).unwrap() {
+        for file in fs::read_dir(checkpoint.unwrap().path()).unwrap() {
+            let path = file.unwrap().path();
+            if path
+                .extension()
+                .is_some_and(|ending| ending == "safetensors")
+            {
+                let name = path.strip_prefix(run).unwrap().display().to_string();
+                files.push((name, fs::read(path).unwrap()));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// States visit their devices and go, and the bits stay, also in checkpoints.
+#[test]
+fn states_in_files_change_no_bit() {
+    let directory = tempfile::tempdir().unwrap();
+    let states = directory.path().join("made/states");
+    for optimizer in [
+        OptimizerSetting::RmsProp,
+        OptimizerSetting::Sgd,
+        OptimizerSetting::Adam,
+        OptimizerSetting::AdamW,
+    ] {
+        for stages in [1, 3] {
+            let folder = |what: &str| {
+                directory
+                    .path()
+                    .join(format!("{optimizer:?}-{stages}-{what}"))
+            };
+            let away = offloaded(optimizer, &states);
+            let here = TrainSettings {
+                offload: OffloadSetting::None,
+                ..away.clone()
+            };
+            run(stages, here, &folder("here")).unwrap();
+            run(stages, away, &folder("away")).unwrap();
+            let [here, away] = ["here", "away"].map(|what| checkpoints(&folder(what)));
+            let names: Vec<_> = here.iter().map(|file| &file.0).collect();
+            assert!(names.len() >= 4, "{names:?}");
+            assert!(here == away, "{optimizer:?} in {stages} stages");
+        }
+    }
+    // Nobody else sees the files.
+    assert_eq!(fs::read_dir(states).unwrap().count(), 0);
+}
+
+/// A run goes on with its states elsewhere, in other stages.
+#[test]
+fn a_run_resumes_with_its_states_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let states = directory.path().join("states");
+    let away = offloaded(OptimizerSetting::AdamW, &states);
+    let here = TrainSettings {
+        offload: OffloadSetting::None,
+        ..away.clone()
+    };
+    let whole = directory.path().join("whole");
+    run(1, here.clone(), &whole).unwrap();
+    for (number, [first, second]) in [[&here, &away], [&away, &here], [&away, &away]]
+        .iter()
+        .enumerate()
+    {
+        let path = directory.path().join(format!("run-{number}"));
+        let folder = RunFolder::create(&path).unwrap();
+        let part = TrainSettings {
+            max_steps: 9,
+            ..(*first).clone()
+        };
+        train_silently(&mut trainer(pipeline(2), part), &usual_data(), &folder).unwrap();
+        let mut rest = trainer(pipeline(3), (*second).clone());
+        assert!(rest.resume(&folder).unwrap().checkpoint.is_some());
+        train_silently(&mut rest, &usual_data(), &folder).unwrap();
+        folder.finish().unwrap();
+        assert!(model(&path) == model(&whole), "{number}");
+    }
+}
+
+/// What a storage does wrong.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Full,
+    Truncated,
+    Changed,
+}
+
+struct Faulty(HostMemory, Fault);
+
+impl Storage for Faulty {
+    fn read(&mut self, place: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read(place, bytes)?;
+        match self.1 {
+            Fault::Truncated => Err(io::ErrorKind::UnexpectedEof.into()),
+            Fault::Changed => {
+                bytes[0] ^= 1;
+                Ok(())
+            }
+            Fault::Full => Ok(()),
+        }
+    }
+
+    fn write(&mut self, place: u64, bytes: &[u8]) -> io::Result<()> {
+        match self.1 {
+            Fault::Full => Err(io::ErrorKind::StorageFull.into()),
+            _ => self.0.write(place, bytes),
+        }
+    }
+}
+
+/// An update whose states are lost or wrong is an error, and the pipeline cannot go on.
+#[test]
+fn a_state_that_is_lost_or_changed_is_an_error() {
+    for (fault, says) in [
+        (Fault::Full, "could not be written: no storage space"),
+        (
+            Fault::Truncated,
+            "could not be read: unexpected end of file",
+        ),
+        (Fault::Changed, "has changed since it was written"),
+    ] {
+        let mut pipeline = pipeline(2);
+        let optimizer = StagedOptimizer::new(&TrainSettings::default(), 2);
+        let memory = |_: &_| Ok(Some(Faulty(HostMemory::default(), fault)));
+        let mut optimizer = optimizer.offload(&pipeline.stages(), memory).unwrap();
+        let mut step = || {
+            let step = pipeline.train_step(forty_points(), &CrossEntropy::new())?;
+            optimizer.step(0.1, &mut pipeline, step.gradients, Instant::now())
+        };
+        let failed = step().err().or_else(|| step().err()).unwrap().to_string();
+        assert!(
+            failed.starts_with("stage 0 on cpu could not be changed"),
+            "{failed}"
+        );
+        assert!(failed.contains(says), "{failed}");
+        let again = step().unwrap_err().to_string();
+        assert!(again.starts_with("the layers were dropped"), "{again}");
+    }
+}
+
+#[test]
+fn places_that_are_none_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = |place: &Path| {
+        let settings = offloaded(OptimizerSetting::AdamW, place);
+        let task = Task::classification(&settings);
+        let trainer = Trainer::new(pipeline(2), task, settings);
+        trainer.err().unwrap().to_string()
+    };
+    let host = refused(Path::new("host"));
+    assert!(
+        host.starts_with("offload-to is host, but cpu computes"),
+        "{host}"
+    );
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(refused(&file).starts_with(&file.display().to_string()));
+    let windows = offloaded(OptimizerSetting::AdamW, directory.path()).check_windows(true, 9);
+    assert!(windows.unwrap_err().to_string().contains("--offload"));
+}
