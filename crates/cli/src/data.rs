@@ -12,6 +12,8 @@ mod numbers;
 mod text;
 mod text_sets;
 
+use std::path::Path;
+
 use serde::Serialize;
 use toml::Table;
 
@@ -22,7 +24,10 @@ pub use self::{
     images::{ImageSets, Labels},
     text_sets::HeldOut,
 };
-use crate::choice::{Choices, choices};
+use crate::{
+    choice::{Choices, choices},
+    files::TOKENIZER,
+};
 
 choices! {
     /// A data set and its settings. The first that the model reads is the default.
@@ -55,6 +60,19 @@ impl AnyDataSet {
         table.retain(|key, _| self.may_change().iter().all(|own| *own != key));
         table.insert("data".to_owned(), self.name().into());
         table
+    }
+}
+
+impl AnyDataSet {
+    /// Takes texts with the tokenizer of a model's folder for conversations, with its template and the tokens around them.
+    pub fn converse(&mut self, folder: &Path) {
+        let own = folder.join(TOKENIZER);
+        if let Self::Text(text) = self
+            && own.is_file()
+            && text.tokenizer_file().as_ref() == Some(&own)
+        {
+            *self = Self::Chat(chat::Chat::with_tokenizer(own));
+        }
     }
 }
 

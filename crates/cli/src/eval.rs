@@ -393,6 +393,10 @@ impl TrainedRun {
         }
         let mut settings = Settings::of_weights(&flags.run, matches)?;
         settings.training.check()?;
+        let has = |flag| matches!(matches.try_contains_id(flag), Ok(true));
+        if has("prompt") && !has("data") {
+            settings.data.converse(&flags.run);
+        }
         settings.model.pretrained.new_head = Some(false);
         settings.resolve_vocabulary(&settings.data.clone())?;
         let classes = match settings.data.contents() {

@@ -21,13 +21,17 @@ use stovepipe::{
 use crate::{
     data::Contents,
     error::{CliError, usage},
-    files::{HUB_CONFIG, TOKENIZER},
+    files::{CHAT_TEMPLATE, HUB_CONFIG, TOKENIZER},
     models::{Hub, LanguageModel},
 };
 
 /// The weights of a model and of an adapter.
 const MODEL: &str = "model.safetensors";
 const ADAPTER: &str = "adapter_model.safetensors";
+
+/// The table of the embedding, and that of the softmax.
+const TABLE: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
 
 /// A model to write.
 pub struct HubExport<'a, L: LanguageModel> {
@@ -85,6 +89,11 @@ impl<L: LanguageModel> HubExport<'_, L> {
         let failed = |error: burn_pack::Error| TrainError::format(out, error);
         let mut left: BTreeSet<_> = trained.keys().cloned().collect();
         rewrite_folder(from, out, |name| {
+            // A folder may have a tied table twice.
+            let name = match name {
+                HEAD if self.hub.config.tied => TABLE,
+                name => name,
+            };
             left.remove(name);
             if let Some(delta) = self.delta(name) {
                 return Ok(Some(Change::Plus(delta.into_data())));
@@ -92,13 +101,19 @@ impl<L: LanguageModel> HubExport<'_, L> {
             let data = trained.get(name).map(bridge::to_data).transpose();
             Ok(data.map_err(failed)?.map(Change::To))
         })?;
-        match left.first() {
-            None => Ok(()),
-            Some(name) => {
-                let from = from.display();
-                Err(usage!("{from} has no {name}, so there is no place for it"))
-            }
+        if let Some(name) = left.first() {
+            let from = from.display();
+            return Err(usage!("{from} has no {name}, so there is no place for it"));
         }
+        // The template that it was trained with, if it is another one.
+        let files = match self.tokenizer {
+            Contents::Text(text) => text.files(),
+            Contents::Images(_) => Vec::new(),
+        };
+        for (name, file) in files.into_iter().filter(|(name, _)| *name == CHAT_TEMPLATE) {
+            fs::copy(&file, out.join(name)).map_err(CliError::file(&file))?;
+        }
+        Ok(())
     }
 
     /// The model's tensors by their names in the folder, read when they are written.

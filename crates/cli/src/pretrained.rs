@@ -18,6 +18,8 @@ use stovepipe::{
     },
 };
 
+use stovepipe_decoder::LoraConfig;
+
 use crate::{
     error::{CliError, usage},
     files::{CLASSES, HUB_CONFIG, MODEL},
@@ -203,6 +205,10 @@ impl<'a> OpenWeights<'a> {
             let weights = weights.allowing_missing(|name| !name.contains(".lora."));
             weights.check(layers)?;
             line += &format!(", with the adapter {}", folder.display());
+            // Its file cannot say which weights these were.
+            if let Some(base) = LoraConfig::base_of(folder)? {
+                line += &format!(" for {base}");
+            }
             Ok(weights)
         });
         let adapter = adapter.transpose()?;

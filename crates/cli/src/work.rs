@@ -4,7 +4,7 @@ use std::{fmt::Write, fs, rc::Rc};
 
 use burn::tensor::{Device, Int, Tensor};
 use stovepipe::{
-    pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline, TokenLogits},
+    pipeline::{Batch, CrossEntropy, Flow, Layer, Objective, Pipeline, TokenLogits},
     train::{RunFolder, Source, Task, TrainSettings, Trainer},
 };
 use stovepipe_chat::Example;
@@ -306,21 +306,41 @@ fn exact<L: LanguageModel>(
     examples: &[Example],
     batch_size: usize,
 ) -> Result<(usize, usize), CliError> {
-    let mut right = 0;
+    let objective = Exact(CrossEntropy::new().ignoring(PADDING.into()).counting());
+    let mut right = 0.0;
     for examples in examples.chunks(batch_size.max(1)) {
-        let of_batch: Vec<_> = examples.iter().collect();
-        let (inputs, targets) = padded(&of_batch, &Device::flex());
-        let [_, length] = targets.dims();
-        let found = pipeline.infer(inputs)?.logits().argmax(2).into_data();
-        let (found, targets) = (found.iter::<i64>(), targets.into_data());
-        let is_right = |(found, target)| target == i64::from(PADDING) || found == target;
-        let is_right: Vec<bool> = found.zip(targets.iter::<i64>()).map(is_right).collect();
-        let rows = is_right.chunks(length).take(examples.len());
-        right += rows
-            .filter(|row| row.iter().all(|is_right| *is_right))
-            .count();
+        // A micro-batch each. As in training, few logits are in memory at a time.
+        let parts = examples
+            .iter()
+            .map(|example| padded(&[example], &Device::flex()));
+        let batch = parts.map(Batch::from).reduce(Batch::and);
+        let evaluation = batch
+            .map(|batch| pipeline.evaluate(batch, &objective))
+            .transpose()?;
+        right += evaluation.map_or(0.0, |found| found.scores.iter().sum::<f64>());
     }
-    Ok((right, examples.len()))
+    Ok((right as usize, examples.len()))
+}
+
+/// Counts sequences whose tokens all are the most probable ones. Each micro-batch is one.
+#[derive(Clone)]
+struct Exact(CrossEntropy);
+
+impl<O: TokenLogits> Objective<O, Tensor<2, Int>> for Exact {
+    fn loss(&self, logits: O, target: Tensor<2, Int>) -> Tensor<1> {
+        self.0.loss(logits, target)
+    }
+
+    fn weight(&self, target: &Tensor<2, Int>) -> f64 {
+        Objective::<O, _>::weight(&self.0, target)
+    }
+
+    fn loss_and_scores(&self, logits: O, target: Tensor<2, Int>) -> (Tensor<1>, Option<Tensor<1>>) {
+        let tokens = target.clone().not_equal_elem(PADDING).int().sum();
+        let (loss, right) = self.0.loss_and_scores(logits, target);
+        let is_exact = right.map(|right| right.slice(0..1).int().equal(tokens).int().float());
+        (loss, is_exact)
+    }
 }
 
 /// What is said of exact answers.

@@ -133,6 +133,7 @@ struct HubConfig {
     hidden_act: Option<String>,
     rms_norm_eps: Option<f64>,
     rope_theta: Option<f64>,
+    partial_rotary_factor: Option<f64>,
     /// Of `transformers` 4.
     rope_scaling: Option<Map<String, Value>>,
     /// Of `transformers` 5.
@@ -146,8 +147,15 @@ struct HubConfig {
     #[serde(default, deserialize_with = "present")]
     sliding_window: Option<Option<usize>>,
     use_sliding_window: Option<bool>,
+    /// The first layers attend to all positions.
+    max_window_layers: Option<usize>,
     layer_types: Option<Vec<String>>,
     quantization_config: Option<Value>,
+}
+
+fn partial_rotation() -> DecoderError {
+    let reason = "a part of a head only, which is not supported";
+    DecoderError::value("partial_rotary_factor", reason)
 }
 
 /// A value that is there, which may be `null`.
@@ -225,13 +233,12 @@ impl HubConfig {
         if let Some(found) = self.hidden_act.as_deref().filter(|found| *found != "silu") {
             return Err(DecoderError::unknown("hidden_act", found, ["silu"]));
         }
-        if self
-            .quantization_config
-            .as_ref()
-            .is_some_and(|found| !found.is_null())
-        {
-            let advice = "weights that are not f32, bf16 or f16 cannot be read";
-            return Err(DecoderError::value("quantization_config", advice));
+        let quantized = self.quantization_config.as_ref();
+        if let Some(found) = quantized.filter(|found| !found.is_null()) {
+            let method = found.get("quant_method").and_then(Value::as_str);
+            let method = method.unwrap_or("an unknown method");
+            let reason = format!("{method}: only weights in f32, bf16 or f16 can be read");
+            return Err(DecoderError::value("quantization_config", reason));
         }
         let other = self
             .layer_types
@@ -247,7 +254,12 @@ impl HubConfig {
         }
         let is_used = match family {
             Family::Mistral => true,
-            Family::Qwen2 | Family::Qwen3 => self.use_sliding_window.unwrap_or(false),
+            Family::Qwen2 | Family::Qwen3 => {
+                let blocks = self.num_hidden_layers.unwrap_or(0);
+                // `transformers` takes 28 where a file says nothing.
+                let full = self.max_window_layers.unwrap_or(28);
+                self.use_sliding_window.unwrap_or(false) && full < blocks
+            }
             Family::Llama => false,
         };
         let most = self.max_position_embeddings.unwrap_or(usize::MAX);
@@ -262,6 +274,12 @@ impl HubConfig {
 
     /// The base, and the scaling.
     fn rope(&self) -> Result<(f64, RopeScaling), DecoderError> {
+        if self
+            .partial_rotary_factor
+            .is_some_and(|factor| factor != 1.0)
+        {
+            return Err(partial_rotation());
+        }
         let usual = self.rope_theta.unwrap_or(10_000.0);
         let Some(parameters) = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()) else {
             return Ok((usual, RopeScaling::None));
@@ -272,13 +290,18 @@ impl HubConfig {
         };
         let theta = number("rope_theta").unwrap_or(usual);
         if number("partial_rotary_factor").is_some_and(|factor| factor != 1.0) {
-            let reason = "a part of a head only, which is not supported";
-            return Err(DecoderError::value("partial_rotary_factor", reason));
+            return Err(partial_rotation());
         }
         let kind = parameters
             .get("rope_type")
             .or_else(|| parameters.get("type"));
-        let scaling = match kind.map_or("default", |kind| kind.as_str().unwrap_or("?")) {
+        let kind = kind.filter(|kind| !kind.is_null());
+        let name = match kind {
+            Some(kind) => kind.as_str().map_or(kind.to_string(), str::to_owned),
+            None if number("factor").is_some() => "missing, although there is a factor".to_owned(),
+            None => "default".to_owned(),
+        };
+        let scaling = match name.as_str() {
             "default" => RopeScaling::None,
             "linear" => RopeScaling::Linear(needed("factor")?),
             "llama3" => RopeScaling::Llama3 {

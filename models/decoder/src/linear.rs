@@ -53,14 +53,15 @@ impl Values {
     }
 }
 
-/// Zeros, which the system gives without writing them. Not lazy: whoever measures a layer has to see the type,
-/// and whether it is trained.
+/// Zeros, of which there is one in memory. Not lazy: whoever measures a layer has to see the type, and whether
+/// it is trained.
 fn zeros<const D: usize>(
     shape: [usize; D],
     dtype: FloatDType,
     device: &Device,
 ) -> Param<Tensor<D>> {
-    Param::from_tensor(Tensor::zeros(shape, (device, dtype.into())))
+    let zero = Tensor::<D>::zeros([1; D], (device, dtype.into()));
+    Param::from_tensor(zero.expand(shape))
 }
 
 /// x · weightᵀ + bias, in PyTorch's layout, so that files need no transposition: `[…, in]` to `[…, out]`.

@@ -17,6 +17,8 @@ use crate::{
 
 /// The name of an adapter's configuration in its folder.
 const FILE: &str = "adapter_config.json";
+/// PEFT's name for predicting the next token.
+const CAUSAL: &str = "CAUSAL_LM";
 
 /// An adapter of linear layers: y = W x + s · B A · dropout(x) (Hu et al., "LoRA: Low-Rank Adaptation of
 /// Large Language Models", 2021). W is not trained and gets no gradient.
@@ -142,9 +144,13 @@ impl LoraConfig {
                 .is_none_or(|blocks| blocks.contains(&block));
             LINEARS.map(|linear| {
                 let name = format!("model.layers.{block}.{linear}");
-                let target = chosen.find(&name);
-                target.into_iter().for_each(|target| used[target] = true);
-                target.filter(|_| is_chosen)?;
+                let mut is_target = false;
+                for (target, used) in used.iter_mut().enumerate() {
+                    let matches = chosen.matches(target, &name);
+                    *used |= matches;
+                    is_target |= matches;
+                }
+                (is_target && is_chosen).then_some(())?;
                 let rank = rank_of.find(&name).unwrap_or(self.rank);
                 let alpha = alpha_of.find(&name).unwrap_or(self.alpha);
                 let divisor = match self.rank_stabilized {
@@ -196,12 +202,18 @@ impl LoraConfig {
     /// If there is none, it is not valid, or the adapter has parts that are not supported, such as DoRA or
     /// `modules_to_save`: the error names them.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, DecoderError> {
-        let path = folder.as_ref().join(FILE);
-        let text = fs::read_to_string(&path).map_err(|source| DecoderError::File {
-            path: path.clone(),
-            source,
-        })?;
-        Self::from_json(&text).map_err(|error| error.in_file(&path))
+        let understood = Self::understood(PeftConfig::open(folder.as_ref())?);
+        understood.map_err(|error| error.in_file(&folder.as_ref().join(FILE)))
+    }
+
+    /// What the adapter in a folder was trained above, as its `adapter_config.json` names it: a model of the
+    /// Hub, or a folder.
+    ///
+    /// # Errors
+    ///
+    /// Like [`open`](Self::open).
+    pub fn base_of(folder: impl AsRef<Path>) -> Result<Option<String>, DecoderError> {
+        Ok(PeftConfig::open(folder.as_ref())?.base_model_name_or_path)
     }
 
     /// Reads the text of an `adapter_config.json`.
@@ -219,11 +231,7 @@ impl LoraConfig {
     ///
     /// Like [`open`](Self::open).
     pub fn from_json(text: &str) -> Result<Self, DecoderError> {
-        let parsed = serde_json::from_str(text).map_err(|source| DecoderError::Json {
-            what: "the configuration of the adapter".to_owned(),
-            source,
-        })?;
-        Self::understood(parsed)
+        Self::understood(PeftConfig::parse(text)?)
     }
 
     /// Writes `adapter_config.json` into a folder, for the model that was loaded from `base`.
@@ -272,6 +280,9 @@ impl LoraConfig {
                 key,
                 format!("{found}, which is not supported"),
             ));
+        }
+        if let Some(task) = peft.task_type.as_deref().filter(|task| *task != CAUSAL) {
+            return Err(DecoderError::unknown("task_type", task, [CAUSAL]));
         }
         if peft.bias != "none" {
             return Err(DecoderError::unknown("bias", &peft.bias, ["none"]));
@@ -352,12 +363,12 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// The target that matches a layer's name.
-    fn find(&self, name: &str) -> Option<usize> {
+    /// Whether a target matches a layer's name.
+    fn matches(&self, target: usize, name: &str) -> bool {
         match self {
-            Self::All => Some(0),
-            Self::Names(names) => names.iter().position(|target| ends_with(name, target)),
-            Self::Pattern(regex, _) => regex.is_match(name).then_some(0),
+            Self::All => true,
+            Self::Names(names) => ends_with(name, &names[target]),
+            Self::Pattern(regex, _) => regex.is_match(name),
         }
     }
 }
@@ -422,11 +433,29 @@ struct PeftConfig {
     other: BTreeMap<String, Value>,
 }
 
+impl PeftConfig {
+    fn open(folder: &Path) -> Result<Self, DecoderError> {
+        let path = folder.join(FILE);
+        let text = fs::read_to_string(&path).map_err(|source| DecoderError::File {
+            path: path.clone(),
+            source,
+        })?;
+        Self::parse(&text).map_err(|error| error.in_file(&path))
+    }
+
+    fn parse(text: &str) -> Result<Self, DecoderError> {
+        serde_json::from_str(text).map_err(|source| DecoderError::Json {
+            what: "the configuration of the adapter".to_owned(),
+            source,
+        })
+    }
+}
+
 impl Default for PeftConfig {
     fn default() -> Self {
         Self {
             peft_type: "LORA".to_owned(),
-            task_type: Some("CAUSAL_LM".to_owned()),
+            task_type: Some(CAUSAL.to_owned()),
             base_model_name_or_path: None,
             target_modules: None,
             r: None,

@@ -85,6 +85,13 @@ impl DataSet for Chat {
 }
 
 impl Chat {
+    pub fn with_tokenizer(file: PathBuf) -> Self {
+        Self {
+            tokenizer: Some(file),
+            ..Self::default()
+        }
+    }
+
     fn file(&self) -> Result<&Path, CliError> {
         let file = self.chat.as_deref();
         file.ok_or_else(|| usage!("no conversations: name a file of JSON lines with --chat"))
@@ -159,7 +166,12 @@ impl Chat {
 
 impl TextData for Chat {
     fn tokenizer(&self) -> Result<Tokenizer, CliError> {
-        Ok(Tokenizer::read(&self.folder()?.join(TOKENIZER))?)
+        let folder = self.folder()?;
+        let file = folder.join(TOKENIZER);
+        if !file.is_file() {
+            ChatTokenizer::of_folder(folder)?; // says what is there instead
+        }
+        Ok(Tokenizer::read(&file)?)
     }
 
     fn tokenizer_file(&self) -> Option<PathBuf> {

@@ -1,11 +1,11 @@
 //! Pretrained decoders, as a user fine-tunes them: from a folder to an adapter, and to a folder again.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::{Value, json};
 use stovepipe::plan::Profile;
 
-use crate::running::{Here, check_contains, root};
+use crate::running::{Here, check_contains, check_refused, root};
 
 /// Tiny random models that `transformers` wrote.
 const MODELS: &str = "models/decoder/tests/golden";
@@ -66,6 +66,33 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
         .collect();
     files.sort();
     files
+}
+
+/// The tensors of a file: type, shape and bytes.
+type Tensors = BTreeMap<String, (safetensors::Dtype, Vec<usize>, Vec<u8>)>;
+
+fn tensors(file: &Path) -> Tensors {
+    let bytes = fs::read(file).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let all = file.tensors().into_iter();
+    all.map(|(name, view)| {
+        (
+            name,
+            (view.dtype(), view.shape().to_vec(), view.data().to_vec()),
+        )
+    })
+    .collect()
+}
+
+fn views(tensors: &Tensors) -> Vec<(&String, safetensors::tensor::TensorView<'_>)> {
+    let views = tensors.iter().map(|(name, tensor)| {
+        let (dtype, shape, bytes) = tensor;
+        (
+            name,
+            safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes).unwrap(),
+        )
+    });
+    views.collect()
 }
 
 /// The names of the tensors in a file.
@@ -311,6 +338,79 @@ fn a_folder_is_measured_for_a_plan() {
     );
 }
 
+/// A folder may have a tied table twice: both are written. So is the template that was trained with.
+#[test]
+fn an_export_has_all_that_changed() {
+    let here = with_model("llama");
+    let table = "model.embed_tokens.weight";
+    let model = tensors(&here.join("model/model.safetensors"));
+    let mut twice = model.clone();
+    twice.insert("lm_head.weight".to_owned(), model[table].clone());
+    fs::write(
+        here.join("model/model.safetensors"),
+        safetensors::serialize(views(&twice), None).unwrap(),
+    )
+    .unwrap();
+    here.write(
+        "own.jinja",
+        TEMPLATE.replace("{{ m.role }} ", "{{ m.role }} is "),
+    );
+    let chat = "--data chat --chat chat.jsonl --chat-template own.jinja";
+    here.run(&format!("train --from model {chat} {SMALL} --out run"));
+    here.run("export run --out folder");
+    let written = tensors(&here.join("folder/model.safetensors"));
+    assert_eq!(written.len(), twice.len());
+    assert!(written[table] == written["lm_head.weight"]);
+    assert!(written[table] != model[table]);
+    assert_eq!(
+        here.read("folder/chat_template.jinja"),
+        here.read("own.jinja")
+    );
+    here.run("eval folder --prompt one --tokens 2");
+
+    here.run(&format!(
+        "train --from model {chat} {SMALL} --lora-rank 2 --out adapted"
+    ));
+    here.run("export adapted --merge --out merged");
+    assert_eq!(
+        here.read("merged/chat_template.jinja"),
+        here.read("own.jinja")
+    );
+    // Of an adapter that has learned nothing, no tensor changes, in whatever type.
+    here.run(&format!(
+        "train --from model {chat} {SMALL} --lora-rank 2 --lr 1e-30 --max-steps 1 --out still"
+    ));
+    here.run("export still --merge --out same");
+    let [before, after] = ["model", "same"]
+        .map(|folder| fs::read(here.join(folder).join("model.safetensors")).unwrap());
+    assert!(before == after);
+}
+
+/// Answers are counted in few logits at a time, as one by one.
+#[test]
+fn exact_answers_are_counted() {
+    let here = with_model("qwen3");
+    let lines: Vec<_> = here.read("chat.jsonl").lines().map(str::to_owned).collect();
+    // One is asked after twice, with other answers: one of both is wrong, whatever is learned.
+    let other = lines[0].replace("two", "ten");
+    here.write(
+        "few.jsonl",
+        [&lines[0], &other, &lines[1], &lines[2], &lines[0]]
+            .map(String::as_str)
+            .join("\n"),
+    );
+    here.run(
+        "train --from model --data chat --chat few.jsonl --held-out 0.2 --length 20 --batch-size 4 \
+         --micro-batches 2 --epochs 60 --lr 0.01 --out run",
+    );
+    for micro_batches in [1, 2] {
+        let text = here.succeed(&format!(
+            "eval run --all --micro-batches {micro_batches} --batch-size 3"
+        ));
+        assert!(text.contains("3 of 5") || text.contains("4 of 5"), "{text}");
+    }
+}
+
 #[test]
 fn what_cannot_be_fine_tuned_is_refused() {
     let here = with_model("qwen2");
@@ -360,10 +460,45 @@ fn what_cannot_be_fine_tuned_is_refused() {
         "train --from empty --out no",
         "empty is not a run, and has no config.json",
     );
+    let long = "one ".repeat(70);
+    let mut command = here.typed("eval model --data chat --prompt");
+    command.arg(long);
+    check_refused(
+        command,
+        "tokens, but the model has 64 positions: shorten it",
+    );
+    for (template, says) in [
+        ("{{ raise_exception('no roles') }}", "no roles"),
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
+            "template",
+        ),
+        ("{{ messages | length }}{{ messages[-1].content }}", "turn"),
+    ] {
+        here.write("model/chat_template.jinja", template);
+        here.refuse(
+            "train --from model --data chat --chat chat.jsonl --out no",
+            says,
+        );
+    }
+    let tokenizer = here.read("model/tokenizer.json");
+    here.write(
+        "model/tokenizer.json",
+        tokenizer.replace(r#""ten":15"#, r#""ten":15,"eleven":5000"#),
+    );
+    here.refuse(
+        "train --from model --data chat --chat chat.jsonl --out no",
+        "5001",
+    );
     fs::remove_file(here.join("model/tokenizer.json")).unwrap();
     here.refuse(
         "train --from model --data numbers --out no",
         "model/tokenizer.json",
+    );
+    here.write("model/tokenizer.model", "");
+    here.refuse(
+        "train --from model --data chat --chat chat.jsonl --out no",
+        "tokenizer.model",
     );
     let config = here.read("model/config.json").replace("qwen2", "gemma");
     here.write("model/config.json", config);

@@ -262,7 +262,11 @@ fn stand_in<L: Layer>(layer: &L, device: &Device) -> L {
     impl ModuleMapper for Values<'_> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             if param.is_initialized() {
-                return param;
+                // What a file will give may be one number in memory until then.
+                return param.map(|value| {
+                    let options = (&value.device(), value.dtype());
+                    Tensor::from_data(value.to_data(), options)
+                });
             }
             Param::from_tensor(plausible(param.lazy_shape().dims(), self.0))
         }

@@ -61,8 +61,23 @@ fn configurations() {
         ),
         (
             "qwen2",
-            json!({"use_sliding_window": true, "sliding_window": 8}),
+            json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 1}),
             "sliding_window is 8",
+        ),
+        (
+            "llama",
+            json!({"partial_rotary_factor": 0.5}),
+            "partial_rotary_factor is a part of a head only",
+        ),
+        (
+            "llama",
+            json!({"rope_parameters": {"factor": 8.0}}),
+            "rope_type is missing, although there is a factor: known are",
+        ),
+        (
+            "llama",
+            json!({"rope_parameters": {"rope_type": 3}}),
+            "rope_type is 3: known are",
         ),
         (
             "qwen2",
@@ -71,8 +86,8 @@ fn configurations() {
         ),
         (
             "qwen3",
-            json!({"quantization_config": {"bits": 4}}),
-            "quantization_config is",
+            json!({"quantization_config": {"bits": 4, "quant_method": "gptq"}}),
+            "quantization_config is gptq: only weights in f32, bf16 or f16",
         ),
         (
             "llama",
@@ -130,6 +145,20 @@ fn configurations() {
         "{}",
         text(&error)
     );
+    // Nor is one of blocks that are not there, or a type that is not named.
+    for (model, changes) in [
+        (
+            "qwen2",
+            json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 2}),
+        ),
+        (
+            "qwen3",
+            json!({"rope_parameters": null, "rope_scaling": {"rope_type": null}}),
+        ),
+    ] {
+        let config = DecoderConfig::from_json(&changed(model, changes));
+        assert!(config.is_ok(), "{config:?}");
+    }
     // A window that no text exceeds is none.
     let wide = changed("mistral", json!({"sliding_window": 4096}));
     assert_eq!(
@@ -187,6 +216,22 @@ fn adapters() {
     }
 }
 
+/// As in PEFT, several names may match a layer.
+#[test]
+fn names_may_overlap() {
+    let (config, device) = (DecoderConfig::new(50, 16, 2, 2), Device::flex());
+    let of = |names: &[&str]| {
+        let lora = LoraConfig {
+            targets: Targets::Names(names.iter().map(|&name| name.to_owned()).collect()),
+            ..LoraConfig::new(2)
+        };
+        let layers = config.init(&device).unwrap();
+        stovepipe_pipeline::count_parameters(&lora.add_to(layers, &config, &device).unwrap())
+    };
+    assert_eq!(of(&["q_proj", "self_attn.q_proj"]), of(&["q_proj"]));
+    assert!(of(&["q_proj", "v_proj"]) > of(&["q_proj"]));
+}
+
 #[test]
 fn configurations_of_adapters() {
     let all = fs::read_to_string(folder("llama").join("adapter/adapter_config.json")).unwrap();
@@ -216,6 +261,10 @@ fn configurations_of_adapters() {
         (
             json!({"peft_type": "IA3"}),
             "peft_type is IA3: known are LORA",
+        ),
+        (
+            json!({"task_type": "SEQ_CLS"}),
+            "task_type is SEQ_CLS: known are CAUSAL_LM",
         ),
         (json!({"bias": "all"}), "bias is all: known are none"),
         (json!({"r": 0}), "r is 0"),
