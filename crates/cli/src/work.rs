@@ -69,7 +69,7 @@ pub struct ModelWithData<L: Layer<Side = ()>, T> {
     pub epilogue: Option<Epilogue<L>>,
     /// What a classifier takes for what in the test set.
     pub confusion: Option<ConfusionOf<L>>,
-    /// How many held-out answers are exact, if there are any.
+    /// How many answers to test with are exact, if there are any.
     pub answers: Option<AnswersOf<L>>,
 }
 
@@ -346,5 +346,5 @@ impl<O: TokenLogits> Objective<O, Tensor<2, Int>> for Exact {
 /// What is said of exact answers.
 pub fn exact_line(right: usize, all: usize) -> String {
     let percent = 100.0 * right as f64 / all.max(1) as f64;
-    format!("{right} of {all} held-out answers are exact ({percent:.1} %)")
+    format!("{right} of {all} answers are exact ({percent:.1} %)")
 }

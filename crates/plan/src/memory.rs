@@ -45,7 +45,7 @@ impl Default for OptimizerState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct MemoryUse {
-    /// The parameters, and all else that a layer always keeps. Under asynchronous schedules: all versions of
+    /// The parameters, and what a step's copies of the layers take besides. Under asynchronous schedules: all versions of
     /// the weights, and those that a window starts with.
     pub parameters: u64,
     /// The sum of the gradients of all micro-batches, and those of one layer that are added to it.

@@ -26,6 +26,7 @@ use crate::toml_text::{self, TomlError, TomlText};
 ///     parameters = 655400   # bytes
 ///     output = 320
 ///     kept = 131072         # held from forward to backward; optional
+///     bookkeeping = 4096    # a copy of the layer, without its tensors; optional
 ///     "#,
 /// )?;
 /// assert_eq!(profile.layers[0].weight, Some(0.03125));
@@ -77,6 +78,9 @@ pub struct LayerProfile {
     /// output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<u64>,
+    /// Bytes of a copy of the layer besides its tensors. None: unknown, counted as none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bookkeeping: Option<u64>,
 }
 
 /// Why a text is not a profile. Lines are counted from 1.
@@ -121,8 +125,8 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// Reads a profile; see [`Profile`] for the format. `quiet`, `weight` and `kept` are optional, and so
-    /// are `forward-fixed` and `backward-fixed`, with the default 0.
+    /// Reads a profile; see [`Profile`] for the format. `quiet`, `weight`, `kept` and `bookkeeping`
+    /// are optional, and so are `forward-fixed` and `backward-fixed`, with the default 0.
     ///
     /// # Errors
     ///
@@ -146,7 +150,9 @@ impl Profile {
             let line = |key: &str| text.line_in("layer", index, key);
             layer.check(line)?;
             seconds += layer.forward + layer.quiet.unwrap_or(0.0) + layer.backward;
-            for more in [layer.parameters, layer.output, layer.kept.unwrap_or(0)] {
+            let besides = [layer.kept, layer.bookkeeping];
+            let besides = besides.map(Option::unwrap_or_default);
+            for more in [layer.parameters, layer.output].into_iter().chain(besides) {
                 bytes = bytes.and_then(|bytes| bytes.checked_add(more));
             }
             let overflows = [
@@ -361,6 +367,10 @@ impl LayerProfile {
                 .map(|_| self.trained_or_all().saturating_add(next.trained_or_all())),
             output: next.output,
             kept: Some(self.kept_or_output().saturating_add(next.kept_or_output())),
+            bookkeeping: (self.bookkeeping.or(next.bookkeeping)).map(|_| {
+                let both = [self, next].map(|layer| layer.bookkeeping.unwrap_or_default());
+                both[0].saturating_add(both[1])
+            }),
         }
     }
 }

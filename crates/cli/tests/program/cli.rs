@@ -449,7 +449,11 @@ fn verify_prints_what_it_compared_and_succeeds_if_all_holds() {
         assert!(stdout.ends_with("all holds\n"), "{stdout}");
     }
     // A single window, too, has targets.
-    here.succeed("verify --stages 1 --micro-batches 1 --samples 1 --model transformer-lm");
+    for model in ["transformer-lm", "decoder"] {
+        here.succeed(&format!(
+            "verify --stages 1 --micro-batches 1 --samples 1 --model {model}"
+        ));
+    }
     assert!(here.is_empty());
 }
 

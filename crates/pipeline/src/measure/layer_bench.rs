@@ -95,6 +95,7 @@ impl<L: Layer> LayerBench<'_, L> {
             backward,
             weight: Some(backward * self.deferred_share(input)?),
             kept: last.kept.map(|bytes| bytes as u64),
+            bookkeeping: self.bookkeeping(),
             ..LayerProfile::default()
         };
         Ok((profile, last.output))
@@ -146,6 +147,15 @@ impl<L: Layer> LayerBench<'_, L> {
             kept,
             output,
         })
+    }
+
+    /// Bytes of a copy of the layer besides its tensors.
+    fn bookkeeping(&self) -> Option<u64> {
+        let before = self.setting.allocated.map(|allocated| allocated())?;
+        let copy = copies::live(&self.layer);
+        let after = self.setting.allocated.map(|allocated| allocated())?;
+        drop(copy);
+        Some(after.saturating_sub(before) as u64)
     }
 
     /// A forward pass with a tape, and how long it takes.

@@ -45,6 +45,7 @@ struct SummedProfile {
     parameters: Vec<u128>,
     trained: Vec<u128>,
     kept: Vec<u128>,
+    bookkeeping: Vec<u128>,
 }
 
 impl SummedProfile {
@@ -63,6 +64,7 @@ impl SummedProfile {
             parameters: bytes(|layer| layer.parameters),
             trained: bytes(LayerProfile::trained_or_all),
             kept: bytes(LayerProfile::kept_or_output),
+            bookkeeping: bytes(|layer| layer.bookkeeping.unwrap_or_default()),
             profile,
         }
     }
@@ -373,7 +375,9 @@ impl<'a> Shape<'a> {
         let segments = recompute.segments(layers.clone());
         let device = self.devices[worker];
         let recomputed = self.model.recomputed(device, layers, &segments);
-        self.model.stage(device, layers.clone(), recomputed)
+        let mut costs = self.model.stage(device, layers.clone(), recomputed);
+        costs.memory.fixed += self.copies(layers) as f64;
+        costs
     }
 
     /// The cut whose slowest stage takes least.
@@ -440,7 +444,11 @@ impl<'a> Shape<'a> {
             rest.optimizer = rest.optimizer.saturating_mul(2);
         }
         let passing = self.passing_gradients(worker, &ranges);
+        let copies = self.loads[worker]
+            .iter()
+            .map(|load| self.copies(&ranges[load.stage]));
         let mut memory = MemoryUse {
+            parameters: copies.fold(rest.parameters, u64::saturating_add),
             gradients: rest.gradients.saturating_add(passing),
             inputs: held.inputs as u64,
             activations: (held.activations + held.contexts) as u64,
@@ -451,6 +459,16 @@ impl<'a> Shape<'a> {
         let free = memory.inputs.saturating_add(memory.activations);
         memory.optimizer = (memory.optimizer).saturating_add(visiting.saturating_sub(free));
         memory
+    }
+
+    /// Bytes of the copies of these layers that a step works on, without tensors: the model's own, those that forward
+    /// passes update, and if there may be recomputation, one for each of both passes.
+    fn copies(&self, layers: &Range<usize>) -> u64 {
+        let copies = match self.mode {
+            Mode::Fixed(Recompute::Never) => 2,
+            _ => 4,
+        };
+        bytes(&self.model.on(0).bookkeeping, layers).saturating_mul(copies)
     }
 
     /// The optimizer's state that is on the device while a parameter is updated: its own, that of the next one, and that

@@ -83,6 +83,11 @@ fn costs(
         let neighbours: Vec<_> = workers.windows(2).map(|w| (w[0], w[1])).collect();
         let ring = worst(&neighbours);
         let own = first - count..first;
+        let copies = if *recompute == Recompute::Never {
+            2.0
+        } else {
+            4.0
+        };
         let rerun = Rerun::of(&profile, own.clone(), &recompute.segments(own));
         stages.push(StageCosts {
             forward: sum(&|l| l.forward) / speed,
@@ -103,7 +108,9 @@ fn costs(
                 .collect(),
             output: layers.last().unwrap().output as f64,
             memory: StageMemory {
-                fixed: parameters + trained * (1 + u64::from(request.state.on_device)) as f64,
+                fixed: parameters
+                    + trained * (1 + u64::from(request.state.on_device)) as f64
+                    + copies * sum(&|l| l.bookkeeping.unwrap_or(0) as f64),
                 version: parameters,
                 input: rerun.inputs,
                 activations,
@@ -478,6 +485,47 @@ fn gradients_are_added_up_in_buckets() {
     }
 }
 
+/// Of states that lie elsewhere, those of three layers are there at an update, when activations are gone.
+#[test]
+fn states_elsewhere_visit_a_device() {
+    let layer = |parameters| LayerProfile {
+        forward: 1.0,
+        backward: 2.0,
+        parameters,
+        output: 1,
+        ..LayerProfile::default()
+    };
+    let profile = Profile {
+        samples: 1,
+        input: 1,
+        layers: [10, 20, 30, 40, 15].map(layer).to_vec(),
+    };
+    let optimizer = |cut: &[usize], state| {
+        let schedule = GPipe.schedule(cut.len(), 1).unwrap();
+        let setup = Setup {
+            profiles: std::slice::from_ref(&profile),
+            machine: &Machine::uniform(cut.len()),
+            devices: &(0..cut.len()).collect::<Vec<_>>(),
+            schedule: &schedule,
+            recompute: &Recompute::Never,
+            weights: WeightPolicy::default(),
+            state,
+            bucket: BUCKET,
+        };
+        let memory = setup.forecast(cut).unwrap().memory;
+        memory.iter().map(|own| own.optimizer).collect::<Vec<_>>()
+    };
+    let away = |on_device, offloaded| OptimizerState {
+        on_device,
+        offloaded,
+    };
+    assert_eq!(optimizer(&[5], away(2, 0)), [2 * 115]);
+    // An input and five outputs were there before.
+    assert_eq!(optimizer(&[5], away(0, 2)), [2 * (20 + 30 + 40) - 6]);
+    assert_eq!(optimizer(&[5], away(1, 1)), [115 + (20 + 30 + 40) - 6]);
+    assert_eq!(optimizer(&[2, 3], away(0, 1)), [30 - 3, 85 - 4]);
+}
+
 /// Bytes of the parameters that are trained.
 fn trained_bytes(layer: &LayerProfile) -> u64 {
     layer.trained.unwrap_or(layer.parameters)
@@ -489,6 +537,7 @@ prop_compose! {
         quiet in proptest::option::of(0.5..1.0_f64), fixed in 0.0..0.5_f64, parameters in 0..100_u64,
         output in 1..1000_u64, kept in proptest::option::of(1..2000_u64),
         trained in proptest::option::of(0.0..=1.0_f64),
+        bookkeeping in proptest::option::of(0..20_u64),
     ) -> LayerProfile {
         LayerProfile {
             name: String::new(),
@@ -502,6 +551,7 @@ prop_compose! {
             trained: trained.map(|share: f64| (share * parameters as f64) as u64),
             output,
             kept,
+            bookkeeping,
         }
     }
 }

@@ -53,6 +53,7 @@ fn a_profile_is_read() {
         output: 16,
         trained: None,
         kept: Some(48),
+        bookkeeping: None,
     };
     assert_eq!(profile.layers, [first, second]);
 }
@@ -127,6 +128,7 @@ prop_compose! {
         weight in prop::option::of(0.0..=1.0), fixed in [0.0..=1.0, 0.0..=1.0],
         [parameters, output] in [0..1_u64 << 50, 0..1_u64 << 50], kept in prop::option::of(0..1_u64 << 50),
         trained in prop::option::of(0.0..=1.0),
+        bookkeeping in prop::option::of(0..1_u64 << 50),
     ) -> LayerProfile {
         LayerProfile {
             name,
@@ -140,6 +142,7 @@ prop_compose! {
             trained: trained.map(|share: f64| (share * parameters as f64) as u64),
             output,
             kept,
+            bookkeeping,
         }
     }
 }

@@ -6,7 +6,7 @@ use burn::{
     tensor::{Bool, Int, Tensor},
 };
 use stovepipe_amoebanet::{AmoebaNetDConfig, Stem};
-use stovepipe_decoder::{DecoderConfig, LoraConfig};
+use stovepipe_decoder::{DecoderConfig, LoraConfig, RopeScaling};
 use stovepipe_pipeline::{Batch, CrossEntropy, Objective};
 use stovepipe_transformer::{LmConfig, Positions, VitConfig};
 
@@ -103,6 +103,26 @@ fn a_decoder_with_an_adapter() {
         .unwrap();
     let batch = Batch::new(labels([SAMPLES, 5], 7), labels([SAMPLES, 5], 7));
     check(layers, batch, CrossEntropy::new(), 1..=4);
+}
+
+/// All that other kinds of decoders have, and all is trained.
+#[test]
+fn a_decoder_with_norms_of_heads_biases_and_two_tables() {
+    let config = DecoderConfig {
+        keys: 1,
+        length: 5,
+        head_norms: true,
+        projection_bias: true,
+        output_bias: true,
+        mlp_bias: true,
+        tied: false,
+        scaling: RopeScaling::Linear(2.0),
+        attention_dropout: 0.1,
+        ..DecoderConfig::new(7, 8, 1, 2)
+    };
+    let batch = Batch::new(labels([SAMPLES, 5], 7), labels([SAMPLES, 5], 7));
+    let objective = CrossEntropy::new().ignoring(3);
+    check(config.init(&cpu()).unwrap(), batch, objective, 2..=3);
 }
 
 #[test]

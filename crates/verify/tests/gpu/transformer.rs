@@ -1,7 +1,7 @@
 //! Transformers and decoders on a GPU compute what they compute on the CPU.
 
 use burn::tensor::{Device, Int, Tensor};
-use stovepipe_decoder::{DecoderConfig, LoraConfig};
+use stovepipe_decoder::{DecoderConfig, LoraConfig, RopeScaling};
 use stovepipe_pipeline::CrossEntropy;
 use stovepipe_schedule::Rule;
 use stovepipe_transformer::{LmConfig, VitConfig};
@@ -33,12 +33,17 @@ fn a_language_model() {
     beside_cpu::check(&Pairs::Each, layers, batch, &objective, |builder| builder);
 }
 
-/// Rotary positions, keys and values that heads share, and an adapter.
+/// Rotary positions, keys and values that heads share, norms of heads, biases, and an adapter.
 #[test]
 fn a_decoder() {
     let config = DecoderConfig {
         keys: 2,
         length: LENGTH,
+        head_norms: true,
+        projection_bias: true,
+        output_bias: true,
+        mlp_bias: true,
+        scaling: RopeScaling::Linear(2.0),
         ..DecoderConfig::new(VOCABULARY, 32, 1, 4)
     };
     let objective = CrossEntropy::new().with_smoothing(0.1).ignoring(5);
