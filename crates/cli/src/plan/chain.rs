@@ -9,7 +9,7 @@ use stovepipe::{
     schedule::{Recompute, Rule, RuleOptions, Scheduler, Segments, count, format_bytes},
     train::{
         PipelineSettings,
-        settings::{BalanceSetting, RecomputeSetting, ScheduleSetting},
+        settings::{BalanceSetting, OffloadSetting, RecomputeSetting, ScheduleSetting},
     },
 };
 
@@ -46,6 +46,9 @@ pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(
     }
     if let Some(rule) = asynchronous.filter(|_| flags.precision == Precision::F16) {
         return Err(usage!("{rule} does not work with --precision f16"));
+    }
+    if let Some(rule) = asynchronous.filter(|_| flags.offload != OffloadSetting::None) {
+        return Err(usage!("{rule} does not work with --offload: leave it out"));
     }
     if !flags.schedules.is_empty() {
         asked.rules.clone_from(&flags.schedules);

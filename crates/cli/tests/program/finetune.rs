@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use serde_json::{Value, json};
 use stovepipe::plan::Profile;
 
-use crate::running::{Here, check_contains, check_refused, root};
+use crate::running::{Here, check_contains, check_refused, root, succeeds};
 
 /// Tiny random models that `transformers` wrote.
 const MODELS: &str = "models/decoder/tests/golden";
@@ -386,32 +386,39 @@ fn an_export_has_all_that_changed() {
     assert!(before == after);
 }
 
-/// Answers are counted in few logits at a time, as one by one.
+/// As many answers are exact as the model gives when it is asked for one after the other.
 #[test]
-fn exact_answers_are_counted() {
+fn exact_answers_are_those_that_a_prompt_gets() {
     let here = with_model("qwen3");
     let lines: Vec<_> = here.read("chat.jsonl").lines().map(str::to_owned).collect();
     // One is asked after twice, with other answers: one of both is wrong, whatever is learned.
     let other = lines[0].replace("two", "ten");
-    here.write(
-        "few.jsonl",
-        [&lines[0], &other, &lines[1], &lines[2], &lines[0]]
-            .map(String::as_str)
-            .join("\n"),
-    );
+    let lines = [&lines[0], &other, &lines[1], &lines[2], &lines[3]].map(String::as_str);
+    here.write("few.jsonl", lines.join("\n"));
     here.run(
         "train --from model --data chat --chat few.jsonl --held-out 0.2 --length 20 --batch-size 4 \
          --micro-batches 2 --epochs 60 --lr 0.01 --out run",
     );
-    for micro_batches in [1, 2] {
-        let text = here.succeed(&format!(
-            "eval run --all --micro-batches {micro_batches} --batch-size 3"
-        ));
-        assert!(
-            text.contains("3 of 5 answers") || text.contains("4 of 5 answers"),
-            "{text}"
-        );
-    }
+    let is_right = |line: &&str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let said = |turn: usize| {
+            line["messages"][turn]["content"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
+        let mut command = here.typed("eval run --temperature 0 --tokens 5 --json --prompt");
+        command.arg(said(0));
+        let answer: Value = serde_json::from_str(&succeeds(command).out).unwrap();
+        answer["text"].as_str().unwrap().trim() == said(1)
+    };
+    let right = lines.into_iter().filter(is_right).count();
+    assert!((1..5).contains(&right), "{right}");
+    let text = here.succeed("eval run --all --batch-size 3");
+    assert!(
+        text.contains(&format!("{right} of 5 answers")),
+        "{right}: {text}"
+    );
 }
 
 #[test]

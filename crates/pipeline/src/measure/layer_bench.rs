@@ -149,11 +149,13 @@ impl<L: Layer> LayerBench<'_, L> {
         })
     }
 
-    /// Bytes of a copy of the layer besides its tensors.
+    /// Bytes of a copy of the layer besides its tensors. They are the host's, so a GPU's are not known to have any.
     fn bookkeeping(&self) -> Option<u64> {
-        let before = self.setting.allocated.map(|allocated| allocated())?;
+        let is_host = self.setting.device.memory_pool_usage().is_none();
+        let allocated = self.setting.allocated.filter(|_| is_host)?;
+        let before = allocated();
         let copy = copies::live(&self.layer);
-        let after = self.setting.allocated.map(|allocated| allocated())?;
+        let after = allocated();
         drop(copy);
         Some(after.saturating_sub(before) as u64)
     }

@@ -476,7 +476,9 @@ impl<'a> Shape<'a> {
     fn visiting_states(&self, worker: usize, ranges: &[Range<usize>]) -> u64 {
         const AT_ONCE: usize = 3;
         let of_stage = |load: &Load| {
-            let layers: Vec<_> = ranges[load.stage].clone().collect();
+            let layers = ranges[load.stage].clone();
+            let is_trained = |&layer: &usize| self.model.trained(&(layer..layer + 1)) > 0;
+            let layers: Vec<_> = layers.filter(is_trained).collect();
             let bytes = |some: &[usize]| self.model.trained(&(some[0]..some[some.len() - 1] + 1));
             layers
                 .windows(AT_ONCE.min(layers.len()).max(1))

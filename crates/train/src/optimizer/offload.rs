@@ -1,7 +1,7 @@
 //! An optimizer's state that lies off its device between updates, and visits it one parameter at a time.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
     sync::{
@@ -104,6 +104,11 @@ pub enum OffloadError {
          checkpoint, and check the disk"
     )]
     Changed,
+    /// Parameters are not changed in the order in which they are visited.
+    #[error(
+        "the model maps its parameters in another order than it visits them: its states must be on the device"
+    )]
+    Order,
     /// A device failed.
     #[error("the optimizer's state could not be moved between its device and the host: {0}")]
     Device(String),
@@ -142,7 +147,7 @@ impl Shelf {
             let length = bytes.len();
             let place = before.next().filter(|slot| slot.length == length);
             let place = place.map_or(self.end, |slot| slot.place);
-            self.end = self.end.max(place + length as u64);
+            self.end = self.end.max(place + length.max(1) as u64);
             let what = "written";
             let written = self.storage.write(place, bytes);
             written.map_err(|source| OffloadError::Storage { what, source })?;
@@ -239,8 +244,9 @@ pub(super) struct Offloaded {
     requests: Option<Sender<Request>>,
     replies: Receiver<Reply>,
     thread: Option<JoinHandle<()>>,
-    /// The parameters of an update, with their ranks, that were not asked for yet.
+    /// The parameters of an update, with their ranks, that were not asked for yet, and those that are on their way.
     coming: std::vec::IntoIter<(ParamId, usize)>,
+    asked: VecDeque<ParamId>,
 }
 
 impl Offloaded {
@@ -270,6 +276,7 @@ impl Offloaded {
             replies,
             thread: Some(thread),
             coming: Vec::new().into_iter(),
+            asked: VecDeque::new(),
         })
     }
 
@@ -280,9 +287,12 @@ impl Offloaded {
     }
 
     /// The state of the next parameter, whose successor's is then on its way.
-    pub(super) fn take(&mut self) -> Reply {
+    pub(super) fn take(&mut self, parameter: ParamId) -> Reply {
         self.ask_for_next();
-        self.reply()
+        match self.asked.pop_front() {
+            Some(next) if next == parameter => self.reply(),
+            _ => Err(OffloadError::Order),
+        }
     }
 
     /// Takes a state off the device, while the stage goes on.
@@ -333,6 +343,7 @@ impl Offloaded {
 
     fn ask_for_next(&mut self) {
         if let Some((parameter, rank)) = self.coming.next() {
+            self.asked.push_back(parameter);
             self.ask(Request::Fetch(parameter, rank));
         }
     }

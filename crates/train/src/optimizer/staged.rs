@@ -31,8 +31,8 @@ use crate::{
     settings::{OptimizerSetting, TrainSettings},
 };
 
-/// One of Burn's optimizers, with the state of each stage on the stage's device. All stages are
-/// updated at once.
+/// One of Burn's optimizers, with the state of each stage on the stage's device, or [elsewhere](Self::offload).
+/// All stages are updated at once.
 ///
 /// Gradients are first clipped by their norm over *all* stages, as one device would clip them.
 pub struct StagedOptimizer {

@@ -65,7 +65,7 @@ impl States {
     /// The state of the next of these parameters.
     pub(super) fn take(&mut self, id: ParamId) -> Result<Option<DynState>, OffloadError> {
         match &mut self.away {
-            Some(away) => away.take(),
+            Some(away) => away.take(id),
             None => Ok(self.here.remove(&id)),
         }
     }

@@ -149,7 +149,7 @@ impl<L: Layer, O> Trainer<L, O> {
     ///
     /// # Errors
     ///
-    /// If a setting is out of its range.
+    /// If a setting is out of its range, or the optimizer's state cannot lie where it is asked to.
     pub fn new(
         mut pipeline: Pipeline<L>,
         task: Task<O>,

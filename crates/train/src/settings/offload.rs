@@ -1,11 +1,10 @@
 //! What lies off its device between updates.
 
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
-use burn::tensor::Device;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use stovepipe_pipeline::{Layer, NamedDevice, Pipeline};
+use stovepipe_pipeline::{Layer, NamedDevice, Pipeline, Stage};
 
 use super::training::TrainSettings;
 use crate::{
@@ -42,14 +41,21 @@ impl TrainSettings {
     ///
     /// # Errors
     ///
-    /// If it would lie in the memory of the host, where that of a device is.
+    /// If it would lie in the memory of the host, where that of a device is, or in a file that is no folder.
     pub fn check_offload(
         &self,
         devices: impl IntoIterator<Item = NamedDevice>,
     ) -> Result<(), TrainError> {
-        let is_moved = self.offload == OffloadSetting::None || !self.offloads_to_host();
-        let mut devices = devices.into_iter();
-        match devices.find(|device| !is_moved && device.is_cpu()) {
+        let folder = &self.offload_to;
+        if self.offload == OffloadSetting::None {
+            return Ok(());
+        }
+        if !self.offloads_to_host() {
+            let is_file = folder.exists() && !folder.is_dir();
+            let error = is_file.then(|| io::ErrorKind::NotADirectory.into());
+            return error.map_or(Ok(()), |error| Err(TrainError::file(folder)(error)));
+        }
+        match devices.into_iter().find(NamedDevice::is_cpu) {
             Some(device) => Err(TrainError::OffloadToHost(device.to_string())),
             None => Ok(()),
         }
@@ -69,25 +75,32 @@ impl TrainSettings {
         if self.offload == OffloadSetting::None {
             return Ok(optimizer);
         }
-        let named = |device: &Device| NamedDevice::from(device.clone());
-        self.check_offload(stages.iter().map(|stage| named(&stage.device)))?;
-        let rank = Processes::of(pipeline).rank();
-        let is_own = |process: usize| process == rank;
+        let processes = Processes::of(pipeline);
+        let offloaded = self.offloaded(optimizer, &stages, processes.rank());
+        processes.agree(offloaded)
+    }
+
+    /// With the states of the stages that this process updates elsewhere.
+    fn offloaded(
+        &self,
+        optimizer: StagedOptimizer,
+        stages: &[Stage],
+        rank: usize,
+    ) -> Result<StagedOptimizer, TrainError> {
+        let is_own = |stage: &Stage| stage.processes.contains(&rank);
+        let own = stages.iter().filter(|stage| is_own(stage));
+        self.check_offload(own.map(|stage| NamedDevice::from(stage.device.clone())))?;
         if self.offloads_to_host() {
-            let memory = |process| is_own(process).then(HostMemory::default);
-            let offloaded = optimizer.offload(&stages, |stage| Ok(memory(stage.process)));
+            let memory = |stage: &Stage| is_own(stage).then(HostMemory::default);
+            let offloaded = optimizer.offload(stages, |stage| Ok(memory(stage)));
             let what = "opened";
             return Ok(offloaded.map_err(|source| OffloadError::Storage { what, source })?);
         }
         // Nobody else sees these files, and the system removes them when the program ends, however it does.
         let folder = &self.offload_to;
         fs::create_dir_all(folder).map_err(TrainError::file(folder))?;
-        let file = |process| {
-            is_own(process)
-                .then(|| tempfile::tempfile_in(folder))
-                .transpose()
-        };
-        let offloaded = optimizer.offload(&stages, |stage| file(stage.process));
+        let file = || tempfile::tempfile_in(folder);
+        let offloaded = optimizer.offload(stages, |stage| is_own(stage).then(file).transpose());
         offloaded.map_err(TrainError::file(folder))
     }
 }

@@ -65,8 +65,12 @@ fn states_in_files_change_no_bit() {
             assert!(here == away, "{optimizer:?} in {stages} stages");
         }
     }
-    // Nobody else sees the files.
+    // Nobody else sees the files, not even while they are in use.
+    let (_directory, folder) = run_folder();
+    let mut alive = trainer(pipeline(2), offloaded(OptimizerSetting::AdamW, &states));
+    train_silently(&mut alive, &usual_data(), &folder).unwrap();
     assert_eq!(fs::read_dir(states).unwrap().count(), 0);
+    drop(alive);
 }
 
 /// A run goes on with its states elsewhere, in other stages.

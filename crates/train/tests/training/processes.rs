@@ -160,6 +160,12 @@ fn processes_leave_the_files_of_replicas() {
     let pipeline = replicated_on(&["cpu"], None);
     let (_, summary) = resume::train(pipeline, &settings, &usual_data(), &whole);
     let expected = summary.unwrap();
+    // Also with states in files.
+    let away = TrainSettings {
+        offload: OffloadSetting::Optimizer,
+        offload_to: directory.path().join("states"),
+        ..settings.clone()
+    };
     for (size, devices, batches) in [
         (2, ["0/cpu", "0/cpu", "1/cpu", "1/cpu"], 11),
         (4, ["0/cpu", "1/cpu", "2/cpu", "3/cpu"], 9),
@@ -169,6 +175,7 @@ fn processes_leave_the_files_of_replicas() {
             let processes = Processes::new(Some(comm.clone()));
             let open = || RunFolder::resume(&path);
             let folder = RunFolder::open_in::<TrainError>(&processes, open).unwrap();
+            let settings = if size == 3 { &settings } else { &away };
             let mut trainer = trainer(replicated_on(&devices, Some(&comm)), settings.clone());
             let _ = trainer.resume(&folder).unwrap();
             let data = failing(usual_data(), batches);
