@@ -15,7 +15,7 @@ use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
     schedule::count,
     train::{
-        Processes, RunFolder, Task,
+        Processes, RunFolder, Task, Weights,
         checkpoint::{Checkpoint, Checkpoints},
         data::{Fingerprint, changes, shared},
         evaluate,
@@ -421,6 +421,12 @@ impl TrainedRun {
             json: false,
             processes: Processes::default(),
         })
+    }
+
+    /// The checksum of the weights that its model leaves out, if it leaves out any.
+    pub fn base_sum(&self) -> Result<Option<String>, CliError> {
+        let weights = self.weights.as_deref().map(Weights::open).transpose()?;
+        Ok(weights.and_then(|weights| Some(weights.base()?.to_owned())))
     }
 
     pub fn pipeline<L: Layer<Side = ()>>(&self, layers: Vec<L>) -> Result<Pipeline<L>, CliError> {

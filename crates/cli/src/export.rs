@@ -133,6 +133,7 @@ impl ModelWork for Export<'_> {
             hub: own.model.hub().ok_or_else(not_of_the_hub)?,
             pipeline: self.run.pipeline(layers)?,
             base: own.pretrained.from.as_deref(),
+            base_sum: self.run.base_sum()?,
             tokenizer: self.run.settings.data.contents(),
         };
         export.write(&self.out, self.merge)

@@ -21,7 +21,7 @@ use stovepipe::{
 use crate::{
     data::Contents,
     error::{CliError, usage},
-    files::{CHAT_TEMPLATE, HUB_CONFIG, TOKENIZER},
+    files::{ADAPTER_BASE, CHAT_TEMPLATE, HUB_CONFIG, TOKENIZER},
     models::{Hub, LanguageModel},
 };
 
@@ -39,6 +39,8 @@ pub struct HubExport<'a, L: LanguageModel> {
     pub pipeline: Pipeline<L>,
     /// What its training started from.
     pub base: Option<&'a Path>,
+    /// The checksum of the weights below its adapter.
+    pub base_sum: Option<String>,
     pub tokenizer: Contents<'a>,
 }
 
@@ -64,6 +66,10 @@ impl<L: LanguageModel> HubExport<'_, L> {
             save_some(&self.pipeline, &out.join(ADAPTER), |name| {
                 config.peft_name(name)
             })?;
+            if let Some(sum) = &self.base_sum {
+                let path = out.join(ADAPTER_BASE);
+                fs::write(&path, format!("{sum}\n")).map_err(CliError::file(&path))?;
+            }
             let base = base.map(|base| base.display().to_string());
             return Ok(lora.save(out, base.as_deref())?);
         }

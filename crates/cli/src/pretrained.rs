@@ -22,7 +22,7 @@ use stovepipe_decoder::LoraConfig;
 
 use crate::{
     error::{CliError, usage},
-    files::{CLASSES, HUB_CONFIG, MODEL},
+    files::{ADAPTER_BASE, CLASSES, HUB_CONFIG, MODEL},
     models::AnyModel,
     output,
 };
@@ -167,7 +167,11 @@ impl<'a> OpenWeights<'a> {
         if let Some(twins) = model.twins().filter(|_| weights.path().is_dir())
             && weights.differ(&twins)?
         {
-            let [first, second] = twins;
+            // Without the number of the layer, which the folder has not.
+            let [first, second] = twins.map(|name| match name.splitn(3, '.').last() {
+                Some(rest) => rest.to_owned(),
+                None => name,
+            });
             return Err(usage!(
                 "{}: {first} and {second} are one in this model, but not in the file",
                 file.display()
@@ -205,11 +209,15 @@ impl<'a> OpenWeights<'a> {
             let weights = weights.allowing_missing(|name| !name.contains(".lora."));
             weights.check(layers)?;
             line += &format!(", with the adapter {}", folder.display());
-            // Its file cannot say which weights these were.
             if let Some(base) = LoraConfig::base_of(folder)? {
                 line += &format!(" for {base}");
             }
-            Ok(weights)
+            let path = folder.join(ADAPTER_BASE);
+            let sum = self.processes.by_first(|| match path.is_file() {
+                true => fs::read_to_string(&path).map_err(CliError::file(&path)),
+                false => Ok(String::new()), // one of peft does not say
+            })?;
+            Ok((weights, folder.to_owned(), sum.trim().to_owned()))
         });
         let adapter = adapter.transpose()?;
         let line = (!self.is_below).then(|| line + "\n");
@@ -225,7 +233,8 @@ impl<'a> OpenWeights<'a> {
 /// Weights that fit a model.
 pub struct FittingWeights {
     weights: Weights,
-    adapter: Option<Weights>,
+    /// Its weights, its folder, and the checksum of those that it was trained above, if that is known.
+    adapter: Option<(Weights, PathBuf, String)>,
     has_base: bool,
     line: String,
 }
@@ -239,7 +248,13 @@ impl FittingWeights {
             self.weights.load_into(pipeline)?;
             Base::default()
         };
-        if let Some(adapter) = &self.adapter {
+        if let Some((adapter, folder, sum)) = &self.adapter {
+            if !sum.is_empty() && sum != base.sum() {
+                let (from, folder) = (self.weights.path().display(), folder.display());
+                return Err(usage!(
+                    "the adapter {folder} was trained above other weights than {from}: name those with --from"
+                ));
+            }
             adapter.load_into(pipeline)?;
         }
         output::say(&self.line);

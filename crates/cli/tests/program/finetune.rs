@@ -129,7 +129,12 @@ fn an_adapter_is_the_same_under_any_cut() {
         here.run(&format!("export run-{index} --out adapter-{index}"));
         let found = files(&here.join(format!("adapter-{index}")));
         let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["adapter_config.json", "adapter_model.safetensors"]);
+        let expected_names = [
+            "adapter_config.json",
+            "adapter_model.safetensors",
+            "base.sha256",
+        ];
+        assert_eq!(names, expected_names);
         let expected = expected.get_or_insert_with(|| found.clone());
         assert!(*expected == found, "{way}");
     }
@@ -384,6 +389,14 @@ fn an_export_has_all_that_changed() {
     let [before, after] = ["model", "same"]
         .map(|folder| fs::read(here.join(folder).join("model.safetensors")).unwrap());
     assert!(before == after);
+
+    twice.get_mut("lm_head.weight").unwrap().2[1] ^= 1;
+    let file = safetensors::serialize(views(&twice), None).unwrap();
+    fs::write(here.join("model/model.safetensors"), file).unwrap();
+    here.refuse(
+        &format!("train --from model {chat} --out no"),
+        "embed_tokens.weight and lm_head.weight are one in this model, but not in the file",
+    );
 }
 
 /// As many answers are exact as the model gives when it is asked for one after the other.
@@ -418,6 +431,32 @@ fn exact_answers_are_those_that_a_prompt_gets() {
     assert!(
         text.contains(&format!("{right} of 5 answers")),
         "{right}: {text}"
+    );
+}
+
+/// An adapter of this program knows the weights below it; one of `peft` has their name alone.
+#[test]
+fn an_adapter_of_another_base_is_refused() {
+    let here = with_model("llama");
+    let chat = format!("--data chat --chat chat.jsonl {SMALL}");
+    here.run(&format!(
+        "train --from model {chat} --lora-rank 2 --out run"
+    ));
+    here.run("export run --out adapter");
+    here.run(&format!(
+        "train --from model {chat} --max-steps 1 --out other"
+    ));
+    here.run("export other --out folder");
+    let line = format!("train --from folder --adapter adapter {chat} --out no");
+    here.refuse(
+        &line,
+        "the adapter adapter was trained above other weights than folder",
+    );
+    fs::remove_file(here.join("adapter/base.sha256")).unwrap();
+    let said = here.run(&line);
+    check_contains(
+        &said.err,
+        &["starting from folder, with the adapter adapter for "],
     );
 }
 
