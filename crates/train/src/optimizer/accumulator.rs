@@ -11,7 +11,7 @@ use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::{
     gradients::{add_scaled, scaled},
-    staged::Names,
+    states::Names,
 };
 
 /// The gradients of mini-batches that share an update.

@@ -21,8 +21,8 @@ use burn::{
     tensor::{Bytes, DType, Device, Shape, TensorData},
 };
 use stovepipe_pipeline::caught;
-use thiserror::Error;
 
+use super::offload_error::OffloadError;
 use crate::weights::tensor_file;
 
 /// Where bytes lie that are not on a device: a file, or [`HostMemory`].
@@ -85,33 +85,6 @@ impl Storage for HostMemory {
         own.extend_from_slice(bytes);
         Ok(())
     }
-}
-
-/// Why a state off its device is lost.
-#[derive(Debug, Error)]
-pub enum OffloadError {
-    /// The storage failed.
-    #[error("the optimizer's state off the device could not be {what}: {source}")]
-    Storage {
-        /// Opened, read or written.
-        what: &'static str,
-        /// The reason.
-        source: io::Error,
-    },
-    /// The storage has other bytes than those that were written.
-    #[error(
-        "the optimizer's state off the device has changed since it was written: resume from the last \
-         checkpoint, and check the disk"
-    )]
-    Changed,
-    /// Parameters are not changed in the order in which they are visited.
-    #[error(
-        "the model maps its parameters in another order than it visits them: its states must be on the device"
-    )]
-    Order,
-    /// A device failed.
-    #[error("the optimizer's state could not be moved between its device and the host: {0}")]
-    Device(String),
 }
 
 /// The state of a stage's parameters in a storage.

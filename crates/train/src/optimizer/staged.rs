@@ -1,12 +1,6 @@
 //! Burn's optimizers, stepped stage by stage in parallel.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    io,
-    ops::Range,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::BTreeMap, io, ops::Range, sync::Arc, time::Instant};
 
 use burn::{
     module::{ModuleMapper, ModuleVisitor, Param, ParamId},
@@ -23,8 +17,9 @@ use stovepipe_schedule::{Span, SpanKind};
 use super::{
     adam_w::AdamW,
     gradients::{clipped, norm, norm_of_stage},
-    offload::{OffloadError, Storage},
-    states::States,
+    offload::Storage,
+    offload_error::OffloadError,
+    states::{Names, States},
 };
 use crate::{
     error::TrainError,
@@ -43,8 +38,6 @@ pub struct StagedOptimizer {
     layer_decay: f64,
     gradient_norm: Option<f64>,
 }
-
-pub(crate) type Names = HashMap<ParamId, String>;
 
 impl StagedOptimizer {
     /// The optimizer that the settings name.

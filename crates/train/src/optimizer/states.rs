@@ -15,8 +15,8 @@ use burn::{
 use stovepipe_pipeline::Layer;
 
 use super::{
-    offload::{OffloadError, Offloaded, Storage},
-    staged::Names,
+    offload::{Offloaded, Storage},
+    offload_error::OffloadError,
 };
 use crate::weights::tensor_file;
 
@@ -25,6 +25,9 @@ pub(super) struct States {
     here: OnDevice,
     away: Option<Offloaded>,
 }
+
+/// The names of parameters.
+pub(crate) type Names = HashMap<ParamId, String>;
 
 /// The states of parameters on their device.
 pub(super) type OnDevice = HashMap<ParamId, DynState>;

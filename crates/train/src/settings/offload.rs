@@ -1,17 +1,13 @@
 //! What lies off its device between updates.
 
-use std::{fs, io, path::Path};
+use std::{io, path::Path};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use stovepipe_pipeline::{Layer, NamedDevice, Pipeline, Stage};
+use stovepipe_pipeline::NamedDevice;
 
 use super::training::TrainSettings;
-use crate::{
-    error::TrainError,
-    optimizer::{HostMemory, OffloadError, StagedOptimizer},
-    processes::Processes,
-};
+use crate::error::TrainError;
 
 /// The memory of the host, as `offload-to` writes it.
 pub(super) const HOST: &str = "host";
@@ -61,46 +57,8 @@ impl TrainSettings {
         }
     }
 
-    fn offloads_to_host(&self) -> bool {
+    /// Whether that lies in the memory of the host.
+    pub(crate) fn offloads_to_host(&self) -> bool {
         self.offload_to == Path::new(HOST)
-    }
-
-    /// The optimizer for a pipeline.
-    pub(crate) fn optimizer<L: Layer>(
-        &self,
-        pipeline: &Pipeline<L>,
-    ) -> Result<StagedOptimizer, TrainError> {
-        let stages = pipeline.stages();
-        let optimizer = StagedOptimizer::new(self, stages.len());
-        if self.offload == OffloadSetting::None {
-            return Ok(optimizer);
-        }
-        let processes = Processes::of(pipeline);
-        let offloaded = self.offloaded(optimizer, &stages, processes.rank());
-        processes.agree(offloaded)
-    }
-
-    /// With the states of the stages that this process updates elsewhere.
-    fn offloaded(
-        &self,
-        optimizer: StagedOptimizer,
-        stages: &[Stage],
-        rank: usize,
-    ) -> Result<StagedOptimizer, TrainError> {
-        let is_own = |stage: &Stage| stage.processes.contains(&rank);
-        let own = stages.iter().filter(|stage| is_own(stage));
-        self.check_offload(own.map(|stage| NamedDevice::from(stage.device.clone())))?;
-        if self.offloads_to_host() {
-            let memory = |stage: &Stage| is_own(stage).then(HostMemory::default);
-            let offloaded = optimizer.offload(stages, |stage| Ok(memory(stage)));
-            let what = "opened";
-            return Ok(offloaded.map_err(|source| OffloadError::Storage { what, source })?);
-        }
-        // Nobody else sees these files, and the system removes them when the program ends, however it does.
-        let folder = &self.offload_to;
-        fs::create_dir_all(folder).map_err(TrainError::file(folder))?;
-        let file = || tempfile::tempfile_in(folder);
-        let offloaded = optimizer.offload(stages, |stage| is_own(stage).then(file).transpose());
-        offloaded.map_err(TrainError::file(folder))
     }
 }

@@ -16,7 +16,7 @@ use stovepipe_benches::{
 
 use super::{
     Bench,
-    bars::{in_a_step, predicted_bar, published_bar},
+    bars::{in_a_step, predicted_bar, published_bar, summed_gradients},
     widest,
 };
 
@@ -68,7 +68,7 @@ impl Bench {
                 cell("network", "network", 0, network.to_string()),
                 cell("parameters", "parameters", 0, network.parameters()?),
                 cell("model_gb", "model GB", 2, gb(model)),
-                cell("gradients_gb", "gradients GB", 2, gb(sum.parameters)),
+                cell("gradients_gb", "gradients GB", 2, gb(summed_gradients(sum))),
                 cell("activations_gb", "activations GB", 2, gb(in_a_step(sum))),
                 cell("fullest_gb", "fullest device GB", 2, fullest),
                 cell("paper_model_gb", "GPipe model", 2, paper.model / GB),

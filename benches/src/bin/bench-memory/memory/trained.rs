@@ -15,7 +15,7 @@ use stovepipe_benches::{
 
 use super::{
     Bench, MIB, WIDEST,
-    bars::{in_a_step, measured_bar, predicted_bar},
+    bars::{in_a_step, measured_bar, predicted_bar, summed_gradients},
     widest,
 };
 
@@ -179,7 +179,11 @@ fn compared(items: &MeasuredMemory, predicted: MemoryUse) -> [(&'static str, f64
     [
         row("parameters", items.parameters, Some(predicted.parameters)),
         row("optimizer", items.optimizer, Some(predicted.optimizer)),
-        row("gradients", items.gradients, Some(predicted.parameters)),
+        row(
+            "gradients",
+            items.gradients,
+            Some(summed_gradients(predicted)),
+        ),
         row("activations", items.activations, Some(in_a_step(predicted))),
         row("sum", sum, Some(predicted.total())),
         row("mini-batch", items.batch, None),

@@ -1,0 +1,32 @@
+//! Why an optimizer's state that lies off its device is lost.
+
+use std::io;
+
+use thiserror::Error;
+
+/// Why a state off its device is lost.
+#[derive(Debug, Error)]
+pub enum OffloadError {
+    /// The storage failed.
+    #[error("the optimizer's state off the device could not be {what}: {source}")]
+    Storage {
+        /// Opened, read or written.
+        what: &'static str,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The storage has other bytes than those that were written.
+    #[error(
+        "the optimizer's state off the device has changed since it was written: resume from the last \
+         checkpoint, and check the disk"
+    )]
+    Changed,
+    /// Parameters are not changed in the order in which they are visited.
+    #[error(
+        "the model maps its parameters in another order than it visits them: its states must be on the device"
+    )]
+    Order,
+    /// A device failed.
+    #[error("the optimizer's state could not be moved between its device and the host: {0}")]
+    Device(String),
+}
