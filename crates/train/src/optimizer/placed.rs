@@ -1,6 +1,6 @@
 //! The optimizer of a training, with its states where the settings have them.
 
-use std::fs;
+use std::{fs, io, path::Path};
 
 use stovepipe_pipeline::{Layer, NamedDevice, Pipeline, Stage};
 
@@ -8,10 +8,48 @@ use super::{offload::HostMemory, offload_error::OffloadError, staged::StagedOpti
 use crate::{
     error::TrainError,
     processes::Processes,
-    settings::{OffloadSetting, TrainSettings},
+    settings::{HOST, OffloadSetting, TrainSettings},
 };
 
 impl TrainSettings {
+    /// Checks that what these devices compute can lie where it is asked to.
+    ///
+    /// ```
+    /// use stovepipe_train::{TrainSettings, settings::OffloadSetting};
+    ///
+    /// let settings = TrainSettings { offload: OffloadSetting::Optimizer, ..Default::default() };
+    /// let error = settings.check_offload(["cpu".parse()?]).unwrap_err();
+    /// assert!(error.to_string().ends_with("name a folder, such as --offload-to states"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If it would lie in the memory of the host, where that of a device is, or in a file that is no folder.
+    pub fn check_offload(
+        &self,
+        devices: impl IntoIterator<Item = NamedDevice>,
+    ) -> Result<(), TrainError> {
+        let folder = &self.offload_to;
+        if self.offload == OffloadSetting::None {
+            return Ok(());
+        }
+        if !self.offloads_to_host() {
+            let is_file = folder.exists() && !folder.is_dir();
+            let error = is_file.then(|| io::ErrorKind::NotADirectory.into());
+            return error.map_or(Ok(()), |error| Err(TrainError::file(folder)(error)));
+        }
+        match devices.into_iter().find(NamedDevice::is_cpu) {
+            Some(device) => Err(TrainError::OffloadToHost(device.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether that lies in the memory of the host.
+    fn offloads_to_host(&self) -> bool {
+        self.offload_to == Path::new(HOST)
+    }
+
     /// The optimizer for a pipeline.
     pub(crate) fn optimizer<L: Layer>(
         &self,

@@ -23,6 +23,7 @@ pub use balance::BalanceSetting;
 pub use freeze::FreezeSetting;
 pub use limits::{cores, free_memory};
 pub use memory_check::{AvailableMemory, DeviceMemory};
+pub(crate) use offload::HOST;
 pub use offload::OffloadSetting;
 pub use pipeline::{MOST_MICRO_BATCHES, PipelineSettings};
 pub use recompute::RecomputeSetting;
