@@ -99,34 +99,82 @@ impl Rotation {
     /// If there are more rows than positions, or fewer columns than the heads have.
     #[must_use]
     pub fn of_heads(&self, x: Tensor<3>, heads: usize) -> Tensor<3> {
-        let [_, length, columns] = x.dims();
-        let fits = length <= self.length && heads * self.width() <= columns;
+        let [_, length, _] = x.dims();
+        self.check(&x, heads, length);
+        self.turned(x, heads, (self.tables(length), length))
+    }
+
+    /// The same with these positions, one for each row of a sample, or of all samples in turn: of tokens that
+    /// follow others which are not here, or of texts in one row.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use stovepipe_kernels::Rotation;
+    ///
+    /// let rotation = Rotation::new(&[1.0], 1.0, 8);
+    /// let x = Tensor::<3>::ones([1, 5, 2], &Device::flex());
+    /// let all = rotation.of_heads(x.clone(), 1);
+    /// let last = rotation.of_heads_at(x.narrow(1, 0, 2), 1, &[3, 4]);
+    /// assert_eq!(last.into_data(), all.narrow(1, 3, 2).into_data());
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there are too many positions, too few, or larger ones than there are, or fewer columns than the heads have.
+    #[must_use]
+    pub fn of_heads_at(&self, x: Tensor<3>, heads: usize, positions: &[usize]) -> Tensor<3> {
+        let ([samples, length, _], count) = (x.dims(), positions.len());
+        let is_right = count == length || count == samples * length;
+        assert!(is_right, "{count} positions for {:?}", x.dims());
+        let most = positions.iter().max().map_or(0, |last| last + 1);
+        self.check(&x, heads, most);
+        let (all, half) = (self.tables(most), self.frequencies.len());
+        let rows = |table: &[f32]| {
+            let rows = positions
+                .iter()
+                .map(|position| &table[position * half..][..half]);
+            rows.flatten().copied().collect()
+        };
+        let tables = Tables {
+            cosines: rows(&all.cosines),
+            sines: rows(&all.sines),
+        };
+        self.turned(x, heads, (tables, count))
+    }
+
+    fn check(&self, x: &Tensor<3>, heads: usize, positions: usize) {
+        let fits = positions <= self.length && heads * self.width() <= x.dims()[2];
         assert!(
             fits,
             "{:?} has more than {self:?}, or less than {heads} heads",
             x.dims()
         );
-        if heads == 0 {
+    }
+
+    /// Turns by tables with so many rows, again and again.
+    fn turned(&self, x: Tensor<3>, heads: usize, (tables, rows): (Tables, usize)) -> Tensor<3> {
+        if heads == 0 || rows == 0 {
             return x;
         }
         let kernel = RotateHeads {
-            tables: self.tables(length),
+            tables: tables.clone(),
+            rows,
             half: self.frequencies.len(),
             heads,
         };
         let found = Operand::of(&x).and_then(|operand| kernel.run([operand]));
         found.map_or_else(
-            || self.by_burn(x, heads),
+            || self.by_burn(x, heads, (tables, rows)),
             |(output, _)| output.into_tensor(),
         )
     }
 
-    fn by_burn(&self, x: Tensor<3>, heads: usize) -> Tensor<3> {
+    fn by_burn(&self, x: Tensor<3>, heads: usize, (tables, rows): (Tables, usize)) -> Tensor<3> {
         let [samples, length, columns] = x.dims();
         let (half, turned) = (self.frequencies.len(), heads * self.width());
         let table = |values: &[f32]| {
-            let values = values[..length * half].to_vec();
-            let data = TensorData::new(values, [1, length, 1, half]);
+            let values = values[..rows * half].to_vec();
+            let data = TensorData::new(values, [rows / length, length, 1, half]);
             let host = Tensor::<4>::from_data(data, &Device::flex());
             let table = host.to_device(&x.device().inner()).cast(x.dtype());
             if x.is_autodiff() {
@@ -135,7 +183,7 @@ impl Rotation {
                 table
             }
         };
-        let Tables { cosines, sines } = self.tables(length);
+        let Tables { cosines, sines } = tables;
         let (cosines, sines) = (table(&cosines), table(&sines));
         let part = x.clone().narrow(2, 0, turned);
         let part = part.reshape([samples, length, heads, 2 * half]);
@@ -160,6 +208,8 @@ impl fmt::Debug for Rotation {
 #[derive(Clone, Debug)]
 struct RotateHeads {
     tables: Tables,
+    /// As many rows of the tables are used, again and again.
+    rows: usize,
     /// The frequencies, half of the width of a head.
     half: usize,
     heads: usize,
@@ -187,7 +237,7 @@ impl RotateHeads {
             let mut output = all[rows.start * columns..rows.end * columns].to_vec();
             vectorised!(
                 || for (row, output) in rows.zip(output.chunks_exact_mut(columns)) {
-                    let place = row % length * half..(row % length + 1) * half;
+                    let place = row % self.rows * half..(row % self.rows + 1) * half;
                     let cosines = &self.tables.cosines[place.clone()];
                     let sines = &self.tables.sines[place];
                     for head in output.chunks_exact_mut(2 * half).take(self.heads) {

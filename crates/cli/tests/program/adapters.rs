@@ -100,6 +100,7 @@ fn a_graphics_adapter_and_a_cpu_have_the_loss_of_the_cpu() {
 
 /// Weights of half the size, an adapter, and conversations of unequal lengths.
 #[test]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
 fn a_language_model_is_fine_tuned_beside_a_cpu() {
     if with_adapter().is_none() {
         return;
@@ -120,17 +121,11 @@ fn a_language_model_is_fine_tuned_beside_a_cpu() {
 
 /// States of an optimizer in the memory of the host.
 #[test]
-fn states_on_the_host_change_no_bit() {
+fn states_on_the_host_give_the_loss_of_the_cpu() {
     let Some(here) = with_adapter() else { return };
-    let train = |more: &str, out: &str| {
-        let line = format!(
-            "train {TRANSFORMER} --devices wgpu:0 --stages 2 --per-class 4 --batch-size 20 --epochs 1 \
-             --micro-batches 2 {more} --out {out}"
-        );
-        run_untuned(&line, &here);
-        here.model(out)
-    };
-    assert!(train("--offload optimizer", "host") == train("", "device"));
+    let on_cpu = losses(TRANSFORMER, "cpu", "cpu", &here);
+    let away = format!("{TRANSFORMER} --offload optimizer");
+    check_alike(&losses(&away, "wgpu:0", "host", &here), &on_cpu);
 }
 
 /// A plan for different devices knows their relative speeds and the links between them.

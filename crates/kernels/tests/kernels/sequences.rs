@@ -5,7 +5,7 @@ use crate::common::{self, bits};
 use burn::{
     module::{Param, ParamId},
     tensor::{
-        Bool, DType, Device, FloatDType, Int, Tensor, TensorData,
+        Bool, DType, Device, FloatDType, Int, Tensor, TensorData, Tolerance,
         activation::{self, log_softmax, softmax},
         module,
     },
@@ -412,6 +412,41 @@ fn rotation_equals_its_formula() {
             },
             &format!("{n} of {length}, {heads} heads of {half}, {rest} others"),
         );
+    }
+}
+
+/// Each row is turned as it is where it stands, also by Burn's operations; gradients are turned back.
+#[test]
+fn rotation_at_positions_is_that_of_each_place() {
+    let rotation = Rotation::new(&[1.5, 0.75], 0.5, 40);
+    let positions = [7, 0, 39, 7, 12, 3];
+    for (n, length, own) in [
+        (1, 6, &positions[..]),
+        (2, 3, &positions[..]),
+        (2, 3, &positions[..3]),
+    ] {
+        for dtype in [DType::F32, DType::F64] {
+            let x = random([n * length * 9]).cast(dtype).reshape([n, length, 9]);
+            let x = x.autodiff().require_grad();
+            let found = rotation.of_heads_at(x.clone(), 2, own);
+            let weights = random([n * length * 9]).cast(dtype).reshape([n, length, 9]);
+            let weights = weights.autodiff();
+            let gradient = |y: Tensor<3>| {
+                let gradients = (y * weights.clone()).sum().backward();
+                x.grad(&gradients).unwrap().into_data()
+            };
+            // Each row alone, at the end of a text of its length.
+            let rows = (0..n * length).map(|row| {
+                let position = own[row % own.len()];
+                let one = x.clone().reshape([n * length, 1, 9]).narrow(0, row, 1);
+                let text = one.repeat_dim(1, position + 1);
+                rotation.of_heads(text, 2).narrow(1, position, 1)
+            });
+            let expected = Tensor::cat(rows.collect(), 0).reshape([n, length, 9]);
+            let same = [found.clone(), expected.clone()].map(|y| y.inner().into_data());
+            assert_eq!(same[0], same[1], "{n} of {length}, {dtype:?}");
+            gradient(found).assert_approx_eq::<f64>(&gradient(expected), Tolerance::absolute(1e-6));
+        }
     }
 }
 
