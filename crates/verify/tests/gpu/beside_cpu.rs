@@ -92,10 +92,13 @@ pub fn check<L, T>(
         Pairs::One => &[Recompute::Always],
         Pairs::Each => &[Recompute::Always, Recompute::Never],
     };
-    for &recompute in modes {
+    for recompute in modes {
         let train = |devices: [NamedDevice; 2], is_rounded: bool| {
             let builder = Pipeline::builder(layers()).devices(devices);
-            let builder = builder.micro_batches(2).recompute(recompute).seed(7);
+            let builder = builder
+                .micro_batches(2)
+                .recompute(recompute.clone())
+                .seed(7);
             let mut pipeline = change(builder).build().unwrap();
             if is_rounded {
                 pipeline = pipeline.map(&mut Rounding);
@@ -109,7 +112,7 @@ pub fn check<L, T>(
         let mut all = vec![[best.clone(), first.clone()]];
         if let Pairs::Each = pairs {
             let mut mixed = [best.clone(), cpu()];
-            mixed.rotate_left(usize::from(recompute == Recompute::Never));
+            mixed.rotate_left(usize::from(*recompute == Recompute::Never));
             all.push(mixed);
         }
         for devices in all {
