@@ -61,9 +61,7 @@ impl AnyDataSet {
         table.insert("data".to_owned(), self.name().into());
         table
     }
-}
 
-impl AnyDataSet {
     /// Takes texts with the tokenizer of a model's folder for conversations, with its template and the tokens around them.
     pub fn converse(&mut self, folder: &Path) {
         let own = folder.join(TOKENIZER);

@@ -18,9 +18,9 @@ pub const TOKENIZER: &str = "tokenizer.json";
 /// The file of a folder of the Hugging Face Hub that says what its model is.
 pub const HUB_CONFIG: &str = "config.json";
 /// The file of a folder of PEFT that says what its adapter is.
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// The checksum of the weights that an adapter was trained above, in its folder. PEFT does not read it.
 pub const ADAPTER_BASE: &str = "base.sha256";
-pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// What lies beside the tokenizer of a model of the Hugging Face Hub.
 pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 pub const SPECIAL_TOKENS: &str = "special_tokens_map.json";

@@ -17,7 +17,6 @@ use stovepipe::{
         weights::Base,
     },
 };
-
 use stovepipe_decoder::LoraConfig;
 
 use crate::{

@@ -363,12 +363,8 @@ impl Settings {
 
     /// Makes sure that what lies off its device does not lie in the memory of that device.
     pub fn check_offload(&self) -> Result<(), CliError> {
-        let without_rank = |name: &String| {
-            let own = name.split_once('/').map_or(name.as_str(), |(_, own)| own);
-            own.parse().ok()
-        };
-        let devices = self.pipeline.devices.iter().filter_map(without_rank);
-        Ok(self.training.check_offload(devices)?)
+        let devices = self.pipeline.devices.iter();
+        Ok((self.training).check_offload(devices.flat_map(|name| name.parse()))?)
     }
 
     /// Pixels on each side of an image.

@@ -13,13 +13,14 @@ use crate::{
     api::error::{BoxedError, ProfilerError},
     engine::{
         copies,
-        skips::SkipGradients,
+        skips::{SkipGradients, StageSkips},
         tape::{self, BackwardScope, Head, LossAndScores, PassContext, Recorded, Run, StageValues},
         values::{self, FlowGradients},
     },
     measure::probe::median,
     model::{
         flow::{Flow, FlowMapper, every_kind},
+        keyed_rng::StepKey,
         layer::Layer,
         wiring::LayerName,
     },
@@ -55,6 +56,25 @@ pub(super) struct LayerBench<'a, L: Layer> {
     pub(super) layer: L,
     pub(super) pass: PassContext<'a, L>,
     pub(super) setting: &'a Setting,
+}
+
+/// What a layer of a model gets besides its input when it is measured alone, for so many samples.
+pub(super) fn pass_of<'a, L: Layer>(
+    layers: &[L],
+    layer: usize,
+    (side, samples): (&'a L::Side, usize),
+    skips: &'a StageSkips,
+) -> PassContext<'a, L> {
+    PassContext {
+        side,
+        rng: Some((StepKey::APART, 0..samples)),
+        skips,
+        first: layer,
+        trainable_from: 0,
+        inspect: false,
+        feeds_loss: L::MEASURED_LOSS.is_some() && layer + 1 == layers.len(),
+        loss_scale: None,
+    }
 }
 
 /// The times of one run of a layer.

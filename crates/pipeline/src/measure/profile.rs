@@ -15,20 +15,17 @@ use crate::{
     engine::{
         panic::caught,
         skips::{SkipValues, StageSkips},
-        tape::{PassContext, StageValues},
+        tape::StageValues,
         values, worker,
     },
     measure::{
         device::NamedDevice,
         fingerprint::{Fingerprint, layer_text},
-        layer_bench::{LayerBench, Setting, bytes, failed},
+        layer_bench::{LayerBench, Setting, bytes, failed, pass_of},
         probe,
         side_by_side::Chain,
     },
-    model::{
-        flow::Flow, flows, keyed_rng::StepKey, layer::Layer, parameters::parameter_bytes_of,
-        wiring::Wiring,
-    },
+    model::{flow::Flow, flows, layer::Layer, parameters::parameter_bytes_of, wiring::Wiring},
 };
 
 /// Measures what each layer of a model costs: the [`Profile`] that cuts and plans are made from.
@@ -305,16 +302,7 @@ impl Profiler {
             }
             let bench = LayerBench {
                 layer: setting.copy(layer),
-                pass: PassContext {
-                    side,
-                    rng: Some((StepKey::APART, 0..samples)),
-                    skips,
-                    first: index,
-                    trainable_from: 0,
-                    inspect: false,
-                    feeds_loss: L::MEASURED_LOSS.is_some() && index + 1 == layers.len(),
-                    loss_scale: None,
-                },
+                pass: pass_of(layers, index, (side, samples), skips),
                 setting: &setting,
             };
             let panicked = StepError::panicked("layer");

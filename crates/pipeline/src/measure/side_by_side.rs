@@ -20,14 +20,14 @@ use crate::{
     engine::{
         panic::caught,
         skips::{SkipValues, StageSkips},
-        tape::{BackwardScope, PassContext, StageValues},
+        tape::{BackwardScope, StageValues},
         worker,
     },
     measure::{
-        layer_bench::{LayerBench, Setting, failed},
+        layer_bench::{LayerBench, Setting, failed, pass_of},
         probe::median,
     },
-    model::{keyed_rng::StepKey, layer::Layer, wiring::Wiring},
+    model::{layer::Layer, wiring::Wiring},
 };
 
 /// Micro-batches that are alive.
@@ -156,16 +156,7 @@ impl<L: Layer> Chain<'_, L> {
             let skips = part.clone().map(|layer| &alone[layer]);
             let benches = part.clone().zip(skips).map(|(first, skips)| LayerBench {
                 layer: setting.copy(&self.layers[first]),
-                pass: PassContext {
-                    side: self.side,
-                    rng: Some((StepKey::APART, 0..self.samples)),
-                    skips,
-                    first,
-                    trainable_from: 0,
-                    inspect: false,
-                    feeds_loss: L::MEASURED_LOSS.is_some() && first + 1 == self.layers.len(),
-                    loss_scale: None,
-                },
+                pass: pass_of(self.layers, first, (self.side, self.samples), skips),
                 setting,
             });
             let benches: Vec<_> = benches.collect();
