@@ -53,12 +53,8 @@ pub trait BenchModel: Send + Sync {
     /// The cost of each layer: alone, or on so many workers side by side, as the program measures it.
     fn profile(&self, side_by_side: usize) -> Result<Profile, Failure>;
 
-    /// The same, with the bytes that layers keep, from those that are allocated.
-    fn profile_counting(
-        &self,
-        side_by_side: usize,
-        allocated: fn() -> usize,
-    ) -> Result<Profile, Failure>;
+    /// The same, as the profiler measures it.
+    fn profile_by(&self, profiler: &Profiler) -> Result<Profile, Failure>;
 
     /// What crosses the cut after the first `after` layers.
     fn boundary(&self, after: usize) -> Result<Boundary, Failure>;
@@ -130,13 +126,8 @@ impl<L: Classifier> BenchModel for ModelRecipe<L> {
         self.measure(&Profiler::new(&Device::flex()).side_by_side(side_by_side))
     }
 
-    fn profile_counting(
-        &self,
-        side_by_side: usize,
-        allocated: fn() -> usize,
-    ) -> Result<Profile, Failure> {
-        let profiler = Profiler::new(&Device::flex()).side_by_side(side_by_side);
-        self.measure(&profiler.counting(allocated))
+    fn profile_by(&self, profiler: &Profiler) -> Result<Profile, Failure> {
+        self.measure(profiler)
     }
 
     fn boundary(&self, after: usize) -> Result<Boundary, Failure> {

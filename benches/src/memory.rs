@@ -6,9 +6,17 @@ use serde::{Deserialize, Serialize};
 use stovepipe::pipeline::Held;
 
 use crate::{
-    Failure, arguments::Arguments, bench_model::BenchModel, learning::LoopKind, piped::PipedLoop,
-    plain::PlainLoop,
+    Failure, bench_model::BenchModel, learning::LoopKind, models::model, piped::PipedLoop,
+    plain::PlainLoop, recipe::ModelShape,
 };
+
+/// What a child process measures.
+#[derive(Serialize, Deserialize)]
+struct MemoryTask {
+    shape: ModelShape,
+    samples: usize,
+    kind: LoopKind,
+}
 
 pub struct AllocationCounter {
     /// Bytes that are allocated now.
@@ -25,25 +33,31 @@ pub struct PeakMemory {
     pub optimizer: usize,
     /// The peak of a mini-batch above `resting`, with its gradients.
     pub peak: usize,
+    /// The peak of all bytes of a training with an optimizer.
+    pub training: usize,
     /// Inputs + activations that each stage held by the engine's report, in micro-batches.
     pub held: String,
 }
 
+/// In a child process: prints what it measures.
+pub fn show_memory(task: &str, counter: &AllocationCounter) -> Result<(), Failure> {
+    let task: MemoryTask = serde_json::from_str(task)?;
+    let peak = (task.kind).measure(&*model(task.shape, task.samples), counter)?;
+    println!("{}", serde_json::to_string(&peak)?);
+    Ok(())
+}
+
 impl LoopKind {
-    /// Measures its memory in a child process, which is this program again.
-    pub fn measure_in_child(
-        &self,
-        model: &str,
-        arguments: &Arguments,
-    ) -> Result<PeakMemory, Failure> {
+    /// Measures its memory in a child process, which is this program again and calls [`show_memory`].
+    pub fn measure_in_child(&self, model: &dyn BenchModel) -> Result<PeakMemory, Failure> {
+        let task = MemoryTask {
+            shape: model.shape(),
+            samples: model.samples(),
+            kind: self.clone(),
+        };
         let mut child = Command::new(std::env::current_exe()?);
         child.args(std::env::args_os().nth(1)); // the subcommand
-        child.args(["--model", model]);
-        child.args(["--memory-of", &serde_json::to_string(self)?]);
-        child.args(arguments.quick.then_some("--quick"));
-        if let Some(samples) = arguments.samples {
-            child.args(["--samples", &samples.to_string()]);
-        }
+        child.args(["--memory-of", &serde_json::to_string(&task)?]);
         let output = child.stderr(Stdio::inherit()).output()?;
         if !output.status.success() {
             return Err("the process that measures memory failed; its error is above".into());
@@ -52,7 +66,7 @@ impl LoopKind {
     }
 
     /// Measures its memory in this process, in which nothing large may have been allocated before.
-    pub fn measure(
+    fn measure(
         &self,
         model: &dyn BenchModel,
         counter: &AllocationCounter,
@@ -100,11 +114,14 @@ fn phases<T>(
     let peak = (counter.peak)();
     add_optimizer(&mut training);
     step(&mut training)?;
+    let optimizer = (counter.now)().saturating_sub(resting);
+    step(&mut training)?; // all memory is needed when there are states
     Ok(PeakMemory {
         parameters,
         resting: resting - empty,
-        optimizer: (counter.now)().saturating_sub(resting),
+        optimizer,
         peak: peak - resting,
+        training: (counter.peak)() - empty,
         held,
     })
 }

@@ -8,7 +8,7 @@ use stovepipe::{
     pipeline::{Held, NamedDevice, Precision, device::DeviceError},
     plan::{BUCKET, Forecast, Machine, OptimizerState, PlanError, Profile, Setup},
     prelude::*,
-    schedule::{DataParallel, Rule, RuleOptions, Scheduler, Timeline, WeightPolicy},
+    schedule::{Costs, DataParallel, Rule, RuleOptions, Scheduler, Timeline, WeightPolicy},
     train::{TrainSettings, optimizer::StagedOptimizer},
 };
 use stovepipe_comm::Communicator;
@@ -154,13 +154,19 @@ impl PipedSettings {
         })
     }
 
+    /// The costs of the given cut on equal devices.
+    pub fn costs(&self, profile: &Profile) -> Result<Costs, Failure> {
+        let machine = Machine::uniform(self.actions()?.workers().len());
+        self.plan_with(profile, &machine, |setup| setup.costs(&self.cut))
+    }
+
     /// What the planner finds on a machine.
-    pub fn plan_with(
+    pub fn plan_with<R>(
         &self,
         profile: &Profile,
         machine: &Machine,
-        plan: impl FnOnce(&Setup) -> Result<Forecast, PlanError>,
-    ) -> Result<Forecast, Failure> {
+        plan: impl FnOnce(&Setup) -> Result<R, PlanError>,
+    ) -> Result<R, Failure> {
         let schedule = self.actions()?;
         let workers = schedule.workers().len();
         let setup = Setup {

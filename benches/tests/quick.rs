@@ -16,7 +16,7 @@ const MODELS: [&str; 3] = ["amoebanet-32", "amoebanet-224", "transformer"];
 
 fn run(bench: &str, folder: &Path, flags: &[&str]) -> Output {
     let mut command = Command::new(match bench {
-        "breakdown" | "memory" => env!("CARGO_BIN_EXE_bench-memory"),
+        "breakdown" | "by_layer" | "forecast" | "memory" => env!("CARGO_BIN_EXE_bench-memory"),
         _ => env!("CARGO_BIN_EXE_bench"),
     });
     command.arg(bench.replace('_', "-"));
@@ -136,6 +136,16 @@ fn windows() {
         for key in ["mini_batch_ms", "over_1f1b", "promised", "of_promised"] {
             assert!(all_positive(rows, key), "{key}");
         }
+    }
+}
+
+#[test]
+fn forecast() {
+    let results = results("forecast");
+    let rows = rows(&results, "transformer: m = 2");
+    assert_eq!(rows.len(), 12);
+    for key in ["held_mib", "counted_mib", "forecast"] {
+        assert!(all_positive(rows, key), "{key}");
     }
 }
 

@@ -53,19 +53,18 @@ impl Prediction {
 }
 
 impl Predictor {
-    /// Measures layers on a device, for networks of at least `layers` normal cells. `allocated`
-    /// returns the bytes that are allocated there.
+    /// Measures layers on a device, for networks of at least `layers` normal cells. The profiler counts
+    /// the bytes that are allocated there.
     pub fn measure(
         side: usize,
         layers: usize,
         device: &Device,
-        allocated: fn() -> usize,
+        profiler: &Profiler,
     ) -> Result<Self, Failure> {
         let layers = layers.min(LAYERS);
         let profile = |filters, samples| {
             let network = Network { layers, filters };
             let sample = Tensor::ones([samples, 3, side, side], device);
-            let profiler = Profiler::new(device).counting(allocated);
             Ok::<_, Failure>(profiler.measure(&network.init(device)?, sample)?)
         };
         let of_width = |filters| {
@@ -118,8 +117,15 @@ impl Predictor {
                     .map(|row| row.each_ref().map(|profile| part(&profile.layers[like])));
                 extrapolated(measured, network.filters, samples)
             };
+            let parameters = (size_of::<f32>() * count_parameters(layer)) as u64;
+            // Apart from the gradients of parameters, which are known.
+            let workspace = bytes(|layer| {
+                let all = layer.workspace.unwrap_or_default();
+                all.saturating_sub(layer.parameters)
+            });
             LayerProfile {
-                parameters: (size_of::<f32>() * count_parameters(layer)) as u64,
+                parameters,
+                workspace: Some(workspace + parameters),
                 output: bytes(|layer| layer.output),
                 kept: Some(bytes(|layer| layer.kept.unwrap_or(layer.output))),
                 // Any times: the order of passes depends on the schedule alone.
@@ -184,7 +190,7 @@ mod tests {
     #[test]
     fn a_network_is_predicted_from_a_smaller_one() {
         let device = Device::flex();
-        let predictor = Predictor::measure(32, 12, &device, || 0).unwrap();
+        let predictor = Predictor::measure(32, 12, &device, &Profiler::new(&device)).unwrap();
         let (layers, filters) = (12, 48);
         let network = Network { layers, filters };
         let images = ImageBatch { side: 32, count: 3 };
@@ -203,7 +209,8 @@ mod tests {
 
     #[test]
     fn images_of_another_size_are_not_predicted() {
-        let predictor = Predictor::measure(32, 3, &Device::flex(), || 0).unwrap();
+        let device = Device::flex();
+        let predictor = Predictor::measure(32, 3, &device, &Profiler::new(&device)).unwrap();
         let (layers, filters) = (3, 16);
         let network = Network { layers, filters };
         let images = ImageBatch { side: 64, count: 1 };

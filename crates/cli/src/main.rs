@@ -38,6 +38,7 @@ use std::{env, process::ExitCode};
 use cap::Cap;
 use clap::{ArgMatches, Command};
 use mimalloc::MiMalloc;
+use peakmem_alloc::{PeakMemAlloc, PeakMemAllocTrait as _};
 use stovepipe::train::{Processes, keep_freed_memory};
 
 use error::CliError;
@@ -45,7 +46,8 @@ use error::CliError;
 /// The system's allocator returns large blocks to the kernel, which clears them again under a lock that all stages share:
 /// two stages would run no faster than one. It counts, so that layers can be measured.
 #[global_allocator]
-static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
+static ALLOCATOR: Cap<&PeakMemAlloc<MiMalloc>> = Cap::new(&PEAK, usize::MAX);
+static PEAK: PeakMemAlloc<MiMalloc> = PeakMemAlloc::new(MiMalloc);
 
 /// The exit status after arguments that cannot be used.
 const USAGE: u8 = 2;
@@ -53,6 +55,13 @@ const USAGE: u8 = 2;
 /// Bytes that are allocated now.
 fn allocated() -> usize {
     ALLOCATOR.allocated()
+}
+
+/// The most bytes that are allocated during some work, above those before.
+fn peak_of(work: &mut dyn FnMut()) -> usize {
+    PEAK.reset_peak_memory();
+    work();
+    PEAK.get_peak_memory()
 }
 
 fn main() -> ExitCode {

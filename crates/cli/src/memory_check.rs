@@ -15,6 +15,7 @@ use stovepipe::{
 use crate::{
     allocated,
     error::{CliError, usage},
+    peak_of,
     settings::Settings,
     work::ModelWithData,
 };
@@ -129,7 +130,7 @@ pub fn measured<L: Layer<Side = ()>, T>(
     profiler: &Profiler,
     progress: impl Fn(usize) + Send + Sync + 'static,
 ) -> Result<Profile, CliError> {
-    let profiler = profiler.clone().counting(allocated);
+    let profiler = profiler.clone().counting(allocated).counting_peaks(peak_of);
     let measure =
         |profiler: &Profiler, samples| profiler.measure(&model.layers, (model.sample)(samples));
     let free = free_memory().unwrap_or(u64::MAX);

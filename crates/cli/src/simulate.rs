@@ -481,7 +481,7 @@ impl SimulateFlags {
             bucket: BUCKET,
         };
         let by_layer = setup.costs(&balance)?;
-        for (stage, found) in costs.stages.iter_mut().zip(by_layer.stages) {
+        for (index, (stage, found)) in costs.stages.iter_mut().zip(by_layer.stages).enumerate() {
             (stage.quiet, stage.again, stage.late) = (found.quiet, found.again, found.late);
             let (memory, found) = (&mut stage.memory, found.memory);
             for (bytes, found) in [
@@ -490,6 +490,17 @@ impl SimulateFlags {
                 (&mut memory.rerun, found.rerun),
             ] {
                 *bytes = found / PARTS;
+            }
+            // A planner counts the first stage's inputs as the mini-batch.
+            if index == 0 {
+                let is_rerun = !self.recompute.segments(0..1).is_empty();
+                let first = if is_rerun {
+                    &mut memory.input
+                } else {
+                    &mut memory.kept
+                };
+                *first += input;
+                memory.rerun += input;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::{env, process::Command, thread};
+use std::{alloc::System, env, process::Command, thread};
 
 use burn::{
     module::{Module, Param},
@@ -12,12 +12,13 @@ use burn::{
     tensor::{Device, Int, Tensor},
 };
 use cap::Cap;
+use peakmem_alloc::{INSTRUMENTED_SYSTEM, PeakMemAlloc, PeakMemAllocTrait as _};
 use stovepipe_pipeline::{nn::Dropout, *};
 use stovepipe_plan::{MemoryUse, OptimizerState};
 use stovepipe_schedule::{PipeDream, Rule, Scheduler, WeightPolicy};
 
 #[global_allocator]
-static ALLOCATOR: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::MAX);
+static ALLOCATOR: Cap<&PeakMemAlloc<System>> = Cap::new(&INSTRUMENTED_SYSTEM, usize::MAX);
 
 const CASE: &str = "STOVEPIPE_MEMORY_CASE";
 
@@ -362,6 +363,92 @@ fn windows_keep_what_was_forecast() {
         );
         // Not all stages have their peak at once.
         assert!((0.97..1.15).contains(&ratio), "{policy}: {ratio}");
+    }
+}
+
+/// A layer with as many bytes of parameters as of a value.
+#[derive(Module, Debug)]
+struct Even {
+    linear: Linear,
+}
+
+#[layer]
+impl Even {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(x).tanh()
+    }
+}
+
+fn peak_of_work(work: &mut dyn FnMut()) -> usize {
+    INSTRUMENTED_SYSTEM.reset_peak_memory();
+    work();
+    INSTRUMENTED_SYSTEM.get_peak_memory()
+}
+
+/// Trains steps where the first worker has nearly all layers. The allocator refuses more than 1.07 of the forecast.
+/// Returns the peak and the forecast.
+fn forecast(rule: Rule, recompute: Recompute) -> [usize; 2] {
+    const FEATURES: usize = 256;
+    const LAYERS: usize = 32;
+    let device = Device::flex();
+    let linear = || LinearConfig::new(FEATURES, FEATURES).init(&device);
+    let layers = || -> Vec<_> { (0..LAYERS).map(|_| Even { linear: linear() }).collect() };
+    let input = |samples| Tensor::<2>::ones([samples, FEATURES], &device);
+    let profiler = Profiler::new(&device).counting(|| ALLOCATOR.allocated());
+    let profiler = profiler.counting_peaks(peak_of_work);
+    let profile = profiler.measure(&layers(), input(FEATURES)).unwrap();
+    let empty = ALLOCATOR.allocated();
+    let balance = match rule.stages(1) {
+        1 => vec![LAYERS - 1, 1],
+        _ => vec![LAYERS / 2 - 1, 1, 1, LAYERS / 2 - 1],
+    };
+    let builder = Pipeline::builder(layers())
+        .devices(vec![device.clone(); 2])
+        .balance(Balance::Layers(balance))
+        .schedule(rule)
+        .micro_batches(MICRO_BATCHES)
+        .recompute(recompute);
+    let forecast = builder.forecast(&Measured::from(&profile), OptimizerState::new(0));
+    let forecast: u64 = forecast
+        .unwrap()
+        .memory
+        .into_iter()
+        .map(MemoryUse::total)
+        .sum();
+    let forecast = usize::try_from(forecast).unwrap();
+    ALLOCATOR.set_limit(empty + forecast / 100 * 107).unwrap();
+    let pipeline = builder.build().unwrap();
+    let batch = input(MICRO_BATCHES * FEATURES);
+    let mean = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).mean());
+    for _ in 0..3 {
+        drop(
+            pipeline
+                .train_step((batch.clone(), batch.clone()), &mean)
+                .unwrap(),
+        );
+    }
+    [ALLOCATOR.max_allocated() - empty, forecast]
+}
+
+#[test]
+fn steps_need_what_was_forecast() {
+    const TEST: &str = "steps_need_what_was_forecast";
+    if let Ok(case) = env::var(CASE) {
+        let (rule, recompute) = case.split_once(' ').unwrap();
+        println!(
+            "{:?}",
+            forecast(rule.parse().unwrap(), recompute.parse().unwrap())
+        );
+        return;
+    }
+    for rule in ["gpipe", "1f1b", "zb-h1", "v-half"] {
+        for recompute in ["never", "always", "2-9,20-25"] {
+            let case = format!("{rule} {recompute}");
+            let bytes = in_child(TEST, &case);
+            let ratio = bytes[1] / bytes[0];
+            println!("{case}: forecast {} of {}: {ratio:.3}", bytes[1], bytes[0]);
+            assert!((0.93..1.07).contains(&ratio), "{case}: {ratio}");
+        }
     }
 }
 

@@ -40,30 +40,37 @@ impl Default for OptimizerState {
 
 /// Peak bytes of a stage, or of a worker with several.
 ///
-/// Not included: code, buffers of threads, freed memory that a library keeps, and temporary memory of a
-/// running layer.
+/// Not included: code, buffers of threads, freed memory that a library keeps, targets, and the next mini-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct MemoryUse {
     /// The parameters, and what a step's copies of the layers take besides. Under asynchronous schedules: all versions of
     /// the weights, and those that a window starts with.
     pub parameters: u64,
-    /// The sum of the gradients of all micro-batches, and those of one layer that are added to it.
+    /// The sum of the gradients of all micro-batches, which may not be there yet when most is needed; where no
+    /// [workspace](crate::LayerProfile::workspace) was measured also those of one layer, which are added to it.
     pub gradients: u64,
     /// The optimizer state. Under asynchronous schedules also that of a window's start.
     pub optimizer: u64,
-    /// Inputs of micro-batches that will be recomputed.
+    /// The mini-batch's input, on workers with the first stage.
+    #[serde(default)]
+    pub batch: u64,
+    /// What enters layers that will be recomputed, of each micro-batch that waits.
     pub inputs: u64,
     /// Activations of micro-batches between forward and backward.
     pub activations: u64,
+    /// What a running layer needs besides, with its gradients before they are added to the sum.
+    #[serde(default)]
+    pub workspace: u64,
 }
 
 impl MemoryUse {
     /// The sum.
     #[must_use]
     pub fn total(self) -> u64 {
-        let at_rest = [self.parameters, self.gradients, self.optimizer];
-        let parts = at_rest.into_iter().chain([self.inputs, self.activations]);
+        let at_rest = [self.parameters, self.gradients, self.optimizer, self.batch];
+        let passes = [self.inputs, self.activations, self.workspace];
+        let parts = at_rest.into_iter().chain(passes);
         parts.fold(0, u64::saturating_add)
     }
 
@@ -97,8 +104,10 @@ impl Add for MemoryUse {
             parameters: self.parameters.saturating_add(other.parameters),
             gradients: self.gradients.saturating_add(other.gradients),
             optimizer: self.optimizer.saturating_add(other.optimizer),
+            batch: self.batch.saturating_add(other.batch),
             inputs: self.inputs.saturating_add(other.inputs),
             activations: self.activations.saturating_add(other.activations),
+            workspace: self.workspace.saturating_add(other.workspace),
         }
     }
 }

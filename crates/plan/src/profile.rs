@@ -27,6 +27,8 @@ use crate::toml_text::{self, TomlError, TomlText};
 ///     output = 320
 ///     kept = 131072         # held from forward to backward; optional
 ///     bookkeeping = 4096    # a copy of the layer, without its tensors; optional
+///     context = 262144      # held between the halves of the backward pass; optional
+///     workspace = 786432    # what a pass needs besides; optional
 ///     "#,
 /// )?;
 /// assert_eq!(profile.layers[0].weight, Some(0.03125));
@@ -81,6 +83,15 @@ pub struct LayerProfile {
     /// Bytes of a copy of the layer besides its tensors. None: unknown, counted as none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bookkeeping: Option<u64>,
+    /// Bytes held between the halves of a backward pass, with the layer's input if that is among them. None: unknown,
+    /// counted as `kept`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<u64>,
+    /// The most bytes that a pass of the layer needs besides `kept`: the gradients of its output and of its parameters,
+    /// values on the way to others, and buffers of kernels. None: unknown, counted as the gradients of its parameters
+    /// where these are added to others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<u64>,
 }
 
 /// Why a text is not a profile. Lines are counted from 1.
@@ -125,8 +136,8 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// Reads a profile; see [`Profile`] for the format. `quiet`, `weight`, `kept` and `bookkeeping`
-    /// are optional, and so are `forward-fixed` and `backward-fixed`, with the default 0.
+    /// Reads a profile; see [`Profile`] for the format. `quiet`, `weight`, `kept`, `bookkeeping`,
+    /// `context` and `workspace` are optional, and so are `forward-fixed` and `backward-fixed`, with the default 0.
     ///
     /// # Errors
     ///
@@ -150,7 +161,12 @@ impl Profile {
             let line = |key: &str| text.line_in("layer", index, key);
             layer.check(line)?;
             seconds += layer.forward + layer.quiet.unwrap_or(0.0) + layer.backward;
-            let besides = [layer.kept, layer.bookkeeping];
+            let besides = [
+                layer.kept,
+                layer.bookkeeping,
+                layer.context,
+                layer.workspace,
+            ];
             let besides = besides.map(Option::unwrap_or_default);
             for more in [layer.parameters, layer.output].into_iter().chain(besides) {
                 bytes = bytes.and_then(|bytes| bytes.checked_add(more));
@@ -229,6 +245,12 @@ impl Profile {
         let layers = self.layers.iter().map(|layer| LayerProfile {
             output: bytes(layer.output),
             kept: layer.kept.map(bytes),
+            context: layer.context.map(bytes),
+            // The gradients of parameters do not grow.
+            workspace: layer.workspace.map(|all| {
+                let gradients = layer.trained_or_all().min(all);
+                gradients.saturating_add(bytes(all - gradients))
+            }),
             ..layer.scaled(ratio)
         });
         Self {
@@ -347,6 +369,11 @@ impl LayerProfile {
         self.kept.unwrap_or(self.output)
     }
 
+    /// Bytes held between the halves of a backward pass.
+    pub(crate) fn context_or_kept(&self) -> u64 {
+        self.context.unwrap_or_else(|| self.kept_or_output())
+    }
+
     /// Bytes of the parameters that are trained.
     pub(crate) fn trained_or_all(&self) -> u64 {
         self.trained.unwrap_or(self.parameters)
@@ -371,6 +398,13 @@ impl LayerProfile {
                 let both = [self, next].map(|layer| layer.bookkeeping.unwrap_or_default());
                 both[0].saturating_add(both[1])
             }),
+            context: (self.context.or(next.context)).map(|_| {
+                self.context_or_kept()
+                    .saturating_add(next.context_or_kept())
+            }),
+            // While one of them runs, the later one has kept nothing yet, or no more.
+            workspace: (self.workspace.zip(next.workspace))
+                .map(|(own, others)| own.saturating_sub(next.kept_or_output()).max(others)),
         }
     }
 }

@@ -57,6 +57,11 @@ impl Pass {
     pub const fn sends_gradient(self) -> bool {
         matches!(self, Self::Backward | Self::InputGradient)
     }
+
+    /// Whether it computes the gradients of weights.
+    pub const fn computes_weight_gradients(self) -> bool {
+        matches!(self, Self::Backward | Self::WeightGradient)
+    }
 }
 
 /// What one stage does for one micro-batch.

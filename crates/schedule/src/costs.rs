@@ -75,9 +75,10 @@ pub struct Bucket {
 /// Bytes that a stage keeps.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct StageMemory {
-    /// Always: parameters, gradients, optimizer state. Without further
-    /// [versions](Self::version) of the weights.
+    /// Always: parameters, optimizer state. Without further [versions](Self::version) of the weights.
     pub fixed: f64,
+    /// The sums of gradients, from the end of the first backward pass on.
+    pub gradients: f64,
     /// One more version of the weights, under asynchronous schedules.
     pub version: f64,
     /// The activations of a micro-batch, from its forward pass to its input gradient.
@@ -90,6 +91,8 @@ pub struct StageMemory {
     pub rerun: f64,
     /// What the weight gradients of a micro-batch need, after its input gradient.
     pub context: f64,
+    /// What a running pass needs besides.
+    pub workspace: f64,
 }
 
 /// A connection between two workers, in one direction.
@@ -203,7 +206,7 @@ const MOST: f64 = 1e30;
 const LEAST_SPEED: f64 = 1e-30;
 
 impl StageCosts {
-    fn numbers(&self) -> [(&'static str, f64); 15] {
+    fn numbers(&self) -> [(&'static str, f64); 17] {
         let Self { memory, .. } = self;
         [
             ("forward", self.forward),
@@ -215,12 +218,14 @@ impl StageCosts {
             ("update", self.update),
             ("output", self.output),
             ("fixed memory", memory.fixed),
+            ("memory of gradients", memory.gradients),
             ("memory of a version", memory.version),
             ("memory of activations", memory.activations),
             ("memory of an input", memory.input),
             ("memory of kept activations", memory.kept),
             ("memory of a recomputation", memory.rerun),
             ("memory of a context", memory.context),
+            ("workspace of a pass", memory.workspace),
         ]
     }
 }

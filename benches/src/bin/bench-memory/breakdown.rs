@@ -12,12 +12,14 @@ use stovepipe_benches::{
     layers::{LayerCost, cut_in_two, totals},
     learning::LoopKind,
     measure::{compute_alone, count, take_turns},
-    memory::AllocationCounter,
+    memory::show_memory,
     models::models,
     piped::PipedSettings,
     report::{BenchReport, Cell, ReportTable, cell},
     step_times::{StepTimes, step_times},
 };
+
+use crate::COUNTER;
 
 /// Where the time and the memory of a step go
 #[derive(Args, Serialize)]
@@ -58,9 +60,7 @@ memory:   bytes counted by the allocator, in MiB, each row in its own process. r
 pub fn main(mut flags: Flags) -> Result<(), Failure> {
     compute_alone()?;
     if let Some(subject) = &flags.memory_of {
-        let subject: LoopKind = serde_json::from_str(subject)?;
-        return (models(&flags.arguments, 16).iter())
-            .try_for_each(|model| show_memory(&subject, &**model));
+        return show_memory(subject, &COUNTER);
     }
     if flags.arguments.quick {
         flags.micro_batches = flags.micro_batches.min(2);
@@ -74,16 +74,6 @@ pub fn main(mut flags: Flags) -> Result<(), Failure> {
         bench.measure(&*model)?;
     }
     bench.report.save(&bench.flags.arguments.out)
-}
-
-fn show_memory(subject: &LoopKind, model: &dyn BenchModel) -> Result<(), Failure> {
-    let counter = AllocationCounter {
-        now: || crate::ALLOCATOR.allocated(),
-        peak: || crate::ALLOCATOR.max_allocated(),
-    };
-    let peak = subject.measure(model, &counter)?;
-    println!("{}", serde_json::to_string(&peak)?);
-    Ok(())
 }
 
 struct Breakdown {
@@ -238,7 +228,7 @@ impl Breakdown {
         let plain = LoopKind::Plain { micro_batches };
         let pipelines = plans.iter().cloned().map(LoopKind::Piped);
         for subject in std::iter::once(plain).chain(pipelines) {
-            let peak = subject.measure_in_child(name, &self.flags.arguments)?;
+            let peak = subject.measure_in_child(model)?;
             let (stages, schedule, recompute) = match &subject {
                 LoopKind::Plain { .. } => (1, "plain loop", None),
                 LoopKind::Piped(plan) => {

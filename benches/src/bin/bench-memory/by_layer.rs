@@ -2,7 +2,8 @@
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench-memory by-layer`
 
-use crate::ALLOCATOR;
+use crate::profiler;
+use burn::tensor::Device;
 use stovepipe::{
     plan::{Forecast, Machine, Profile},
     schedule::{Recompute, Rule, format_bytes},
@@ -32,7 +33,7 @@ pub fn main(flags: SweepArguments) -> Result<(), Failure> {
 }
 
 fn compare(model: &dyn BenchModel, m: usize, rounds: usize) -> Result<ReportTable, Failure> {
-    let profile = model.profile_counting(WORKERS, || ALLOCATOR.allocated())?;
+    let profile = model.profile_by(&profiler(&Device::flex()).side_by_side(WORKERS))?;
     let plan = PipedSettings {
         schedule: Rule::GPipe,
         ..PipedSettings::new(vec![1; WORKERS], m)

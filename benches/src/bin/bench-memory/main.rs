@@ -3,16 +3,20 @@
 
 mod breakdown;
 mod by_layer;
+mod forecast;
 mod memory;
 
+use burn::tensor::Device;
 use cap::Cap;
 use clap::Parser;
 use mimalloc::MiMalloc;
-use stovepipe::train::keep_freed_memory;
-use stovepipe_benches::{Failure, arguments::SweepArguments};
+use peakmem_alloc::{PeakMemAlloc, PeakMemAllocTrait as _};
+use stovepipe::{pipeline::Profiler, train::keep_freed_memory};
+use stovepipe_benches::{Failure, arguments::SweepArguments, memory::AllocationCounter};
 
 #[global_allocator]
-static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
+static ALLOCATOR: Cap<&PeakMemAlloc<MiMalloc>> = Cap::new(&PEAK, usize::MAX);
+static PEAK: PeakMemAlloc<MiMalloc> = PeakMemAlloc::new(MiMalloc);
 
 /// Benchmarks of the memory that Stovepipe needs
 #[derive(Parser)]
@@ -20,6 +24,7 @@ enum Bench {
     Breakdown(breakdown::Flags),
     /// Recomputation by layer next to recomputation of everything
     ByLayer(SweepArguments),
+    Forecast(forecast::Flags),
     Memory(memory::Flags),
 }
 
@@ -28,6 +33,22 @@ fn main() -> Result<(), Failure> {
     match Bench::parse() {
         Bench::Breakdown(flags) => breakdown::main(flags),
         Bench::ByLayer(flags) => by_layer::main(flags),
+        Bench::Forecast(flags) => forecast::main(flags),
         Bench::Memory(flags) => memory::main(flags),
     }
 }
+
+/// A profiler that counts what the allocator allocates, unless the device counts itself.
+fn profiler(device: &Device) -> Profiler {
+    let profiler = Profiler::new(device).counting(|| ALLOCATOR.allocated());
+    profiler.counting_peaks(|work| {
+        PEAK.reset_peak_memory();
+        work();
+        PEAK.get_peak_memory()
+    })
+}
+
+const COUNTER: AllocationCounter = AllocationCounter {
+    now: || ALLOCATOR.allocated(),
+    peak: || ALLOCATOR.max_allocated(),
+};

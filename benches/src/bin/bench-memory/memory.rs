@@ -105,7 +105,12 @@ pub fn main(mut flags: Flags) -> Result<(), Failure> {
     }
     let mut bench = Bench {
         report: BenchReport::begin("memory", &flags)?,
-        predictor: Predictor::measure(flags.side, flags.layers, &device, counter().now)?,
+        predictor: Predictor::measure(
+            flags.side,
+            flags.layers,
+            &device,
+            &crate::profiler(&device),
+        )?,
         progress: BenchProgress::new(2 * 3 + flags.devices.ilog2() as usize),
         flags,
         panels: Vec::new(),

@@ -36,18 +36,22 @@ pub fn found(forecast: &Forecast) -> Balance {
     Balance::Layers(forecast.balance.clone())
 }
 
-/// What each worker keeps, and each device has to hold.
+/// What each worker needs, and each device has to hold.
 pub fn memory_lines(available: &AvailableMemory, forecast: &Forecast) -> String {
     let bytes = format_bytes;
     let worker = |(worker, memory): (usize, &MemoryUse)| {
+        let workspace = Some(memory.workspace).filter(|&known| known > 0);
+        let workspace = workspace.map(|known| format!(", workspace {}", bytes(known)));
         format!(
-            "worker {worker} keeps about {}: parameters {}, gradients {}, optimizer {}, inputs {}, activations {}\n",
+            "worker {worker} needs about {}: parameters {}, gradients {}, optimizer {}, batch {}, inputs {}, activations {}{}\n",
             bytes(memory.total()),
             bytes(memory.parameters),
             bytes(memory.gradients),
             bytes(memory.optimizer),
+            bytes(memory.batch),
             bytes(memory.inputs),
             bytes(memory.activations),
+            workspace.unwrap_or_default(),
         )
     };
     let device = |memory: DeviceMemory| {

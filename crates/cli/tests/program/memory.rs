@@ -108,13 +108,13 @@ fn a_state_elsewhere_changes_no_bit() {
     here.succeed("train --resume --out resumed --max-steps 4 --offload none");
     assert!(here.model("resumed") == here.model("device"));
 
-    let keeps = |more: &str| {
+    let needs = |more: &str| {
         let text = here.succeed(&format!("{train} {more} --dry-run"));
-        let line = text.lines().find(|line| line.starts_with("worker 0 keeps"));
+        let line = text.lines().find(|line| line.starts_with("worker 0 needs"));
         line.unwrap().to_owned()
     };
-    check_contains(&keeps(away), &["optimizer 0 B"]); // less than the activations
-    assert!(!keeps("").contains("optimizer 0 B"));
+    check_contains(&needs(away), &["optimizer 0 B"]); // less than the activations
+    assert!(!needs("").contains("optimizer 0 B"));
     let plan = "plan --profile profile.toml --workers 2 --schedules 1f1b --json";
     here.write(
         "profile.toml",

@@ -312,9 +312,10 @@ fn a_chain_is_planned_and_written_down() {
         &["late by up to 1, 0 updates", "update 495"],
     );
     check_contains(&here.read("streamed.toml"), &["schedule = \"pipedream\""]);
-    // 1F1B holds two micro-batches of 100 + 2 · 5000 bytes, four times the parameters, and the gradients of a layer.
+    // 1F1B holds two micro-batches of 2 · 5000 bytes, the inputs of all eight, four times the parameters, and the
+    // gradients of a layer.
     let best = here.json_of(&format!("{line} --schedules 1f1b --memory 30000"));
-    assert_eq!(best["memory"][0], 8000 + 1000 + 2 * 10100);
+    assert_eq!(best["memory"][0], 8000 + 1000 + 8 * 100 + 2 * 10000);
     let line = format!("{line} --schedules gpipe --memory 30000");
     here.refuse(&line, "no pipeline fits: the one that comes closest needs");
     let plan = here.read("plan.toml");

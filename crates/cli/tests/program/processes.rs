@@ -331,7 +331,7 @@ mod under_mpirun {
             &text,
             &[
                 "a micro-batch on 0/cpu",
-                "worker 1 keeps about",
+                "worker 1 needs about",
                 "stage 1 on 1/cpu",
             ],
         );

@@ -55,7 +55,7 @@ fn the_cost_of_every_recipe_is_predicted_with_its_activations() {
             "{recipe}: {text}"
         );
         for worker in 0..2 {
-            let keeps = format!("worker {worker} keeps about ");
+            let keeps = format!("worker {worker} needs about ");
             let line = text.lines().find(|line| line.starts_with(&keeps)).unwrap();
             let (_, activations) = line.split_once("activations ").unwrap();
             assert_ne!(activations, "0 B", "{recipe}: {text}");

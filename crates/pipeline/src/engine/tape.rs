@@ -264,8 +264,8 @@ impl<L: Layer> Values<L> {
 pub(crate) struct Tape<L: Layer> {
     /// In the order of the layers.
     parts: Vec<Part<L>>,
-    /// The input of the loss, and the loss.
-    head: Option<(L::Flow, Tensor<1>)>,
+    /// The input of the loss, and the loss. Few tapes have them.
+    head: Option<Box<(L::Flow, Tensor<1>)>>,
 }
 
 enum Part<L: Layer> {
@@ -532,7 +532,7 @@ impl<L: Layer> Tape<L> {
             let cause = "the loss is not finite, but the model's output was";
             return Err(FailureCause::NotFinite(cause));
         }
-        self.head = Some((input, pass.scaled(loss)));
+        self.head = Some(Box::new((input, pass.scaled(loss))));
         Ok(LossAndScores {
             loss: value,
             scores,
@@ -552,7 +552,7 @@ impl<L: Layer> Tape<L> {
         mut accumulate: impl FnMut(usize, &L, GradientsParams),
         watch: &Watch<'_>,
     ) -> Result<BackwardResult, FailureCause> {
-        let mut gradients = match self.head {
+        let mut gradients = match self.head.map(|head| *head) {
             Some((input, loss)) => backward_from(Some(loss), (input, Vec::new()), |_| ()).1,
             None => gradients,
         };

@@ -13,6 +13,7 @@ use crate::{
     api::error::{BoxedError, ProfilerError},
     engine::{
         copies,
+        deferred::DeferredGradients,
         skips::{SkipGradients, StageSkips},
         tape::{self, BackwardScope, Head, LossAndScores, PassContext, Recorded, Run, StageValues},
         values::{self, FlowGradients},
@@ -40,9 +41,13 @@ pub(super) struct Setting {
     pub(super) device: Device,
     /// What layers compute in, if not in their own type.
     pub(super) dtype: Option<FloatDType>,
-    /// The bytes that the process has allocated.
+    /// The bytes that the process has allocated, and the most that it allocates during some work.
     pub(super) allocated: Option<fn() -> usize>,
+    pub(super) peak_of: Option<PeakOf>,
 }
+
+/// Runs some work, and returns the most bytes that the process had allocated meanwhile above those before.
+pub(super) type PeakOf = fn(&mut dyn FnMut()) -> usize;
 
 impl Setting {
     /// A copy of a layer to be measured.
@@ -109,13 +114,19 @@ impl<L: Layer> LayerBench<'_, L> {
             }
         }
         let backward = median(backward);
+        let bookkeeping = self.bookkeeping();
+        // A tape has a copy of the layer here. In a step, micro-batches share it.
+        let kept = last.kept.map(|bytes| bytes as u64);
+        let kept = kept.map(|bytes| bytes.saturating_sub(bookkeeping.unwrap_or_default()));
         let profile = LayerProfile {
             forward: median(forward),
             quiet: Some(self.forward_without_tape(input)?),
             backward,
             weight: Some(backward * self.deferred_share(input)?),
-            kept: last.kept.map(|bytes| bytes as u64),
-            bookkeeping: self.bookkeeping(),
+            kept,
+            bookkeeping,
+            context: self.context(input, &mut sum)?,
+            workspace: self.workspace(input, last.kept, &mut sum)?,
             ..LayerProfile::default()
         };
         Ok((profile, last.output))
@@ -180,6 +191,52 @@ impl<L: Layer> LayerBench<'_, L> {
         Some(after.saturating_sub(before) as u64)
     }
 
+    /// Bytes that the second half of a backward pass needs from the first one, with the layer's input if that is among
+    /// them.
+    fn context(
+        &self,
+        input: &StageValues<L>,
+        sum: &mut GradientsAccumulator<L>,
+    ) -> Result<Option<u64>, BoxedError> {
+        self.sync()?;
+        let before = self.allocated();
+        let own = StageValues {
+            flow: copied(input.flow.clone()),
+            skips: input.skips.clone(),
+        };
+        let (recorded, _) = self.record(&own)?;
+        drop(own);
+        let (deferred, _) = self.first_half(recorded, BackwardScope::Input, sum)?;
+        let context = before.zip(self.allocated());
+        drop(deferred);
+        Ok(context.map(|(before, after)| after.saturating_sub(before) as u64))
+    }
+
+    /// The most bytes of a forward and a backward pass besides what is kept between them. Those of a GPU are not known:
+    /// its pool does not tell its peak.
+    fn workspace(
+        &self,
+        input: &StageValues<L>,
+        kept: Option<usize>,
+        sum: &mut GradientsAccumulator<L>,
+    ) -> Result<Option<u64>, BoxedError> {
+        let is_host = self.setting.device.memory_pool_usage().is_none();
+        let peak_of = self.setting.peak_of.filter(|_| is_host);
+        let (Some(peak_of), Some(kept)) = (peak_of, kept) else {
+            return Ok(None);
+        };
+        let mut ran = Ok(());
+        let most = peak_of(&mut || {
+            let recorded = self.record(input);
+            ran = recorded.and_then(|(recorded, _)| {
+                self.backward(recorded, BackwardScope::All, sum)?;
+                Ok(())
+            });
+        });
+        ran?;
+        Ok(Some(most.saturating_sub(kept) as u64))
+    }
+
     /// A forward pass with a tape, and how long it takes.
     pub(super) fn record(
         &self,
@@ -224,10 +281,29 @@ impl<L: Layer> LayerBench<'_, L> {
     /// How long the backward pass takes, and the gradients of weights that it deferred.
     pub(super) fn backward(
         &self,
-        Recorded { output, tape, .. }: Recorded<L>,
+        recorded: Recorded<L>,
         scope: BackwardScope,
         sum: &mut GradientsAccumulator<L>,
     ) -> Result<(Duration, Duration), BoxedError> {
+        let (all, backward) = self.first_half(recorded, scope, sum)?;
+        if all.is_empty() {
+            return Ok((backward, Duration::ZERO));
+        }
+        let began = Instant::now();
+        for (_, deferred) in all {
+            sum.accumulate(&self.layer, deferred.run(&self.layer));
+        }
+        self.sync()?;
+        Ok((backward, began.elapsed()))
+    }
+
+    /// A backward pass without what it defers, which it returns, and how long it takes.
+    fn first_half(
+        &self,
+        Recorded { output, tape, .. }: Recorded<L>,
+        scope: BackwardScope,
+        sum: &mut GradientsAccumulator<L>,
+    ) -> Result<(Vec<(usize, DeferredGradients)>, Duration), BoxedError> {
         let gradients = ones(output.flow.clone());
         let of_skips = self.ones(&output);
         self.sync()?;
@@ -241,16 +317,7 @@ impl<L: Layer> LayerBench<'_, L> {
             &|_| (),
         )?;
         self.sync()?;
-        let backward = began.elapsed();
-        if result.deferred.is_empty() {
-            return Ok((backward, Duration::ZERO));
-        }
-        let began = Instant::now();
-        for (_, deferred) in result.deferred {
-            sum.accumulate(&self.layer, deferred.run(&self.layer));
-        }
-        self.sync()?;
-        Ok((backward, began.elapsed()))
+        Ok((result.deferred, began.elapsed()))
     }
 
     /// Ones as the gradients of the skips that the layer sent.
@@ -320,6 +387,20 @@ fn plausible<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
         }
     };
     Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// A copy that shares no memory.
+fn copied<F: Flow>(flow: F) -> F {
+    struct Copy;
+
+    impl FlowMapper for Copy {
+        every_kind!(self, tensor => {
+            let options = (&tensor.device(), tensor.dtype());
+            Tensor::from_data(tensor.to_data(), options)
+        });
+    }
+
+    flow.map(&mut Copy)
 }
 
 /// Ones for gradients of a flow.

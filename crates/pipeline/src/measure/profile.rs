@@ -21,7 +21,7 @@ use crate::{
     measure::{
         device::NamedDevice,
         fingerprint::{Fingerprint, layer_text},
-        layer_bench::{LayerBench, Setting, bytes, failed, pass_of},
+        layer_bench::{LayerBench, PeakOf, Setting, bytes, failed, pass_of},
         probe,
         side_by_side::Chain,
     },
@@ -54,6 +54,7 @@ pub struct Profiler {
     threads: usize,
     precision: Precision,
     allocated: Option<fn() -> usize>,
+    peak_of: Option<PeakOf>,
     progress: Option<Arc<dyn Fn(usize) + Send + Sync>>,
     stall_timeout: Option<Duration>,
     /// Workers that run at the same time; 0 to measure layers alone.
@@ -75,6 +76,7 @@ impl Profiler {
             threads: 1,
             precision: Precision::F32,
             allocated: None,
+            peak_of: None,
             progress: None,
             stall_timeout: Some(worker::STALL_TIMEOUT),
             beside: 0,
@@ -123,6 +125,37 @@ impl Profiler {
     /// that the process has allocated, for example from a counting allocator. A GPU reports its own.
     pub fn counting(mut self, allocated: fn() -> usize) -> Self {
         self.allocated = Some(allocated);
+        self
+    }
+
+    /// Also measures what layers need while they run, besides what they keep, if bytes are
+    /// [counted](Self::counting). `peak_of` runs some work, and returns the most bytes that the process had allocated
+    /// meanwhile above those before. Of a GPU this is not known.
+    ///
+    /// ```standalone_crate
+    /// use burn::tensor::{Device, Tensor};
+    /// use peakmem_alloc::{INSTRUMENTED_SYSTEM, PeakMemAlloc, PeakMemAllocTrait};
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::Profiler;
+    ///
+    /// #[global_allocator]
+    /// static ALLOCATOR: &PeakMemAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
+    ///
+    /// fn peak_of(work: &mut dyn FnMut()) -> usize {
+    ///     ALLOCATOR.reset_peak_memory();
+    ///     work();
+    ///     ALLOCATOR.get_peak_memory()
+    /// }
+    ///
+    /// let device = Device::flex();
+    /// let profiler = Profiler::new(&device).counting(|| 0).counting_peaks(peak_of);
+    /// let profile = profiler.measure(&Dense::layers(&[256, 512]), Tensor::ones([8, 256], &device))?;
+    /// // At least the gradients of the parameters, before they are added to others.
+    /// assert!(profile.layers[0].workspace >= Some(profile.layers[0].parameters));
+    /// # Ok::<(), stovepipe_pipeline::BuildError>(())
+    /// ```
+    pub fn counting_peaks(mut self, peak_of: fn(&mut dyn FnMut()) -> usize) -> Self {
+        self.peak_of = Some(peak_of);
         self
     }
 
@@ -252,7 +285,14 @@ impl Profiler {
         let entered = entered.map_err(StepError::panicked("enter"));
         let (flow, side) = entered.map_err(failed(layers, 0))?;
         let input = bytes(flow.clone()) as u64;
+        let before = self.allocated.map(|allocated| allocated());
         let mut profiles = self.measure_layers(layers, wiring, flow.clone(), (&side, samples))?;
+        // What stays are buffers of this thread's kernels, which each worker has.
+        let buffers = before.zip(self.allocated.map(|allocated| allocated()));
+        let buffers = buffers.map_or(0, |(before, after)| after.saturating_sub(before));
+        for layer in &mut profiles {
+            layer.workspace = layer.workspace.map(|bytes| bytes + buffers as u64);
+        }
         if self.beside > 0 && NamedDevice::from(self.device.clone()).is_cpu() {
             let side = &side;
             let chain = Chain {
@@ -334,6 +374,7 @@ impl Profiler {
             device: self.device.clone(),
             dtype: self.precision.cast(),
             allocated: self.allocated,
+            peak_of: self.peak_of,
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::{borrow::Borrow, collections::HashMap, ops::Range, rc::Rc};
 
-use stovepipe_schedule::{Costs, HeldBytes, Pass, Recompute, Segments};
+use stovepipe_schedule::{Costs, Pass, Recompute, Segments};
 
 use super::{
     PlanError,
@@ -33,11 +33,20 @@ struct Counts {
     going: f64,
     /// Whose gradients of weights are missing.
     contexts: f64,
+    /// Whether there is a sum of gradients.
+    summed: f64,
 }
 
 impl Counts {
-    fn values(self) -> [f64; 4] {
-        [self.whole, self.waiting, self.going, self.contexts]
+    fn values(self) -> [f64; 5] {
+        let Self {
+            whole,
+            waiting,
+            going,
+            contexts,
+            summed,
+        } = self;
+        [whole, waiting, going, contexts, summed]
     }
 }
 
@@ -71,10 +80,7 @@ fn moments(shape: &Shape, worker: usize) -> Vec<Moment> {
             }
             _ => {}
         }
-        if !all.iter().any(|other| now.is_within(other)) {
-            all.retain(|other| !other.is_within(&now));
-            all.push(now.clone());
-        }
+        keep(&now, &mut all);
         let counts = &mut now.0[place];
         match action.pass {
             Pass::Backward | Pass::InputGradient => {
@@ -89,8 +95,20 @@ fn moments(shape: &Shape, worker: usize) -> Vec<Moment> {
             Pass::WeightGradient => counts.contexts -= 1.0,
             Pass::Forward | Pass::Update => {}
         }
+        if action.pass.computes_weight_gradients() {
+            counts.summed = 1.0;
+        }
     }
+    keep(&now, &mut all);
     all
+}
+
+/// Adds a moment, unless as much is held at another one.
+fn keep(now: &Moment, all: &mut Vec<Moment>) {
+    if !all.iter().any(|other| now.is_within(other)) {
+        all.retain(|other| !other.is_within(now));
+        all.push(now.clone());
+    }
 }
 
 /// Choices for all stages of a worker.
@@ -207,9 +225,7 @@ impl<'a, 'b> ByLayer<'a, 'b> {
         let shape = self.shape;
         let loads = &shape.loads[worker];
         let device = shape.devices[worker];
-        let rest = shape.memory(worker, cut, HeldBytes::default()).total() as f64;
-        let memory = shape.model.machine.devices[device].memory;
-        let limit = memory.map_or(f64::INFINITY, |bytes| bytes as f64 - rest);
+        let limit = shape.free_for_passes(worker, cut);
         let of_stages =
             (loads.iter()).map(|load| choices.of(shape.model, device, &ranges[load.stage]));
         let of_stages: Vec<_> = of_stages.collect();
@@ -219,15 +235,21 @@ impl<'a, 'b> ByLayer<'a, 'b> {
         });
         let mut of_stages: Vec<Vec<&Choice>> = possible.collect();
         let is_whole = thin(&mut of_stages);
-        let whole = loads
-            .iter()
-            .map(|load| shape.model.activations(&ranges[load.stage]));
-        let whole: Vec<_> = whole.collect();
+        let all = loads.iter().map(|load| {
+            let layers = &ranges[load.stage];
+            let gradients = shape.model.trained(layers) as f64;
+            [
+                shape.model.activations(layers),
+                shape.model.context(layers),
+                gradients,
+            ]
+        });
+        let all: Vec<_> = all.collect();
         let held = |choices: &[&Choice]| {
             let at = |moment: &Moment| -> f64 {
-                let stages = moment.0.iter().zip(choices).zip(&whole);
+                let stages = moment.0.iter().zip(choices).zip(&all);
                 stages
-                    .map(|((counts, choice), whole)| held(*counts, &choice.costs, *whole))
+                    .map(|((counts, choice), all)| held(*counts, &choice.costs, *all))
                     .sum()
             };
             self.moments[worker].iter().map(at).fold(0.0, f64::max)
@@ -323,11 +345,14 @@ impl Open {
     }
 }
 
-fn held(counts: Counts, chosen: &Recomputed, whole: f64) -> f64 {
-    counts.whole * whole
+/// Bytes of a stage whose micro-batches have these activations, between the halves of a backward pass this context, and
+/// these gradients.
+fn held(counts: Counts, chosen: &Recomputed, [activations, context, gradients]: [f64; 3]) -> f64 {
+    counts.whole * activations
         + counts.waiting * (chosen.inputs + chosen.kept)
         + counts.going * chosen.most
-        + counts.contexts * whole
+        + counts.contexts * context
+        + counts.summed * gradients
 }
 
 fn seconds_of(load: &Load, choice: &Choice) -> f64 {

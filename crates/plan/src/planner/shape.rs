@@ -45,6 +45,7 @@ struct SummedProfile {
     parameters: Vec<u128>,
     trained: Vec<u128>,
     kept: Vec<u128>,
+    context: Vec<u128>,
     bookkeeping: Vec<u128>,
 }
 
@@ -64,6 +65,7 @@ impl SummedProfile {
             parameters: bytes(|layer| layer.parameters),
             trained: bytes(LayerProfile::trained_or_all),
             kept: bytes(LayerProfile::kept_or_output),
+            context: bytes(LayerProfile::context_or_kept),
             bookkeeping: bytes(|layer| layer.bookkeeping.unwrap_or_default()),
             profile,
         }
@@ -128,7 +130,7 @@ impl<'a> ProfiledModel<'a> {
         bytes(&self.on(0).parameters, layers)
     }
 
-    fn trained(&self, layers: &Range<usize>) -> u64 {
+    pub fn trained(&self, layers: &Range<usize>) -> u64 {
         bytes(&self.on(0).trained, layers)
     }
 
@@ -141,10 +143,11 @@ impl<'a> ProfiledModel<'a> {
         (way, way + total(&sums.weight))
     }
 
-    /// Bytes of the input of a stage that begins with a layer.
+    /// Bytes that the input of a stage that begins with a layer adds. The first one's is a part of the mini-batch, which
+    /// is there anyway.
     pub fn input(&self, first: usize) -> f64 {
         match first {
-            0 => self.on(0).profile.input as f64,
+            0 => 0.0,
             _ => self.output(first - 1),
         }
     }
@@ -152,6 +155,13 @@ impl<'a> ProfiledModel<'a> {
     /// Bytes of all activations of a stage.
     pub fn activations(&self, layers: &Range<usize>) -> f64 {
         self.input(layers.start) + bytes(&self.on(0).kept, layers) as f64
+    }
+
+    /// Bytes that a stage holds between the halves of a backward pass.
+    pub fn context(&self, layers: &Range<usize>) -> f64 {
+        let known = self.on(0).profile.layers[layers.start].context;
+        let input = known.map_or(self.input(layers.start), |_| 0.0);
+        input + bytes(&self.on(0).context, layers) as f64
     }
 
     /// Bytes that a layer returns.
@@ -207,7 +217,8 @@ impl<'a> ProfiledModel<'a> {
         let sums = self.on(device);
         let run = self.run(device, layers.clone());
         let parameters = self.parameters(&layers);
-        // The input and what each layer keeps. Weight gradients need at most as much.
+        let rest = MemoryUse::at_rest(parameters, self.trained(&layers), self.state);
+        // The input and what each layer keeps.
         let activations = self.activations(&layers);
         StageCosts {
             forward: run.forward,
@@ -220,16 +231,29 @@ impl<'a> ProfiledModel<'a> {
             buckets: Vec::new(),
             output: self.output(layers.end - 1),
             memory: StageMemory {
-                fixed: MemoryUse::at_rest(parameters, self.trained(&layers), self.state).total()
-                    as f64,
+                fixed: rest.parameters.saturating_add(rest.optimizer) as f64,
+                gradients: rest.gradients as f64,
                 version: parameters as f64,
                 activations,
                 input: recomputed.inputs,
                 kept: recomputed.kept,
                 rerun: recomputed.most,
-                context: activations,
+                context: self.context(&layers),
+                workspace: 0.0, // it depends on all stages of a worker
             },
         }
+    }
+
+    /// The most bytes that a pass of these layers needs besides what all of them keep. While a layer runs, later ones
+    /// have kept nothing yet, or no more.
+    fn workspace(&self, layers: &Range<usize>) -> u64 {
+        let (mut most, mut later) = (0_u64, 0_u64);
+        for layer in self.on(0).profile.layers[layers.clone()].iter().rev() {
+            let own = layer.workspace.unwrap_or_default();
+            most = most.max(own.saturating_sub(later));
+            later = later.saturating_add(layer.kept_or_output());
+        }
+        most
     }
 
     /// The gradients of these layers in buckets, the last layers first: the part of the backward pass, or
@@ -278,6 +302,8 @@ pub(super) struct Shape<'a> {
     pub schedule: &'a Schedule,
     pub mode: &'a Mode,
     weights: WeightPolicy,
+    /// Bytes of the mini-batch in each worker with the first stage.
+    batch: u64,
     /// Of each worker.
     versions: Vec<usize>,
     /// By stage and micro-batch, whether all activations are kept.
@@ -342,6 +368,7 @@ impl<'a> Shape<'a> {
             devices,
             mode,
             weights,
+            batch: model.on(0).profile.input.saturating_mul(fed(schedule)),
             versions: schedule.weight_versions(weights)?,
             loads: loads(schedule, &whole),
             whole,
@@ -377,6 +404,9 @@ impl<'a> Shape<'a> {
         let recomputed = self.model.recomputed(device, layers, &segments);
         let mut costs = self.model.stage(device, layers.clone(), recomputed);
         costs.memory.fixed += self.copies(layers) as f64;
+        if layers.start == 0 {
+            costs.memory.fixed += self.batch as f64;
+        }
         costs
     }
 
@@ -429,8 +459,40 @@ impl<'a> Shape<'a> {
         misfit(self.model.machine, self.devices, forecast)
     }
 
+    /// The memory of a worker that holds so much at the peak of its passes.
     pub fn memory(&self, worker: usize, cut: &[usize], held: HeldBytes) -> MemoryUse {
         let ranges = ranges(cut);
+        let rest = self.besides_held(worker, &ranges);
+        let mut memory = MemoryUse {
+            gradients: rest.gradients.saturating_add(held.gradients as u64),
+            inputs: held.inputs as u64,
+            activations: (held.activations + held.contexts) as u64,
+            ..rest
+        };
+        // At an update, all gradients are there, and what passes need is gone.
+        let gradients = self.loads[worker].iter();
+        let gradients = gradients.map(|load| self.model.trained(&ranges[load.stage]));
+        let visiting = self.visiting_states(worker, &ranges);
+        let of_update = gradients.fold(visiting, u64::saturating_add);
+        let of_passes = [memory.inputs, memory.activations, memory.workspace];
+        let of_passes = (of_passes.into_iter()).fold(memory.gradients, u64::saturating_add);
+        memory.optimizer = (memory.optimizer).saturating_add(of_update.saturating_sub(of_passes));
+        memory
+    }
+
+    /// The bytes of its device that a worker can hold for micro-batches: negative if even an update does not fit.
+    pub fn free_for_passes(&self, worker: usize, cut: &[usize]) -> f64 {
+        let Some(has) = self.model.machine.devices[self.devices[worker]].memory else {
+            return f64::INFINITY;
+        };
+        if self.memory(worker, cut, HeldBytes::default()).total() > has {
+            return f64::NEG_INFINITY;
+        }
+        has as f64 - self.besides_held(worker, &ranges(cut)).total() as f64
+    }
+
+    /// The memory of a worker's passes without what they hold for micro-batches and their sums of gradients.
+    fn besides_held(&self, worker: usize, ranges: &[Range<usize>]) -> MemoryUse {
         let rest = self.loads[worker].iter().map(|load| {
             let parameters = self.model.parameters(&ranges[load.stage]);
             let trained = self.model.trained(&ranges[load.stage]);
@@ -443,22 +505,21 @@ impl<'a> Shape<'a> {
             rest.parameters = rest.parameters.saturating_mul(versions);
             rest.optimizer = rest.optimizer.saturating_mul(2);
         }
-        let passing = self.passing_gradients(worker, &ranges);
+        let passing = self.passing_gradients(worker, ranges);
         let copies = self.loads[worker]
             .iter()
             .map(|load| self.copies(&ranges[load.stage]));
-        let mut memory = MemoryUse {
+        MemoryUse {
             parameters: copies.fold(rest.parameters, u64::saturating_add),
-            gradients: rest.gradients.saturating_add(passing),
-            inputs: held.inputs as u64,
-            activations: (held.activations + held.contexts) as u64,
+            gradients: passing,
+            workspace: self.workspace(worker, ranges),
+            batch: self.batch * u64::from(self.has_first(worker)),
             ..rest
-        };
-        // At an update, inputs and activations are gone.
-        let visiting = self.visiting_states(worker, &ranges);
-        let free = memory.inputs.saturating_add(memory.activations);
-        memory.optimizer = (memory.optimizer).saturating_add(visiting.saturating_sub(free));
-        memory
+        }
+    }
+
+    fn has_first(&self, worker: usize) -> bool {
+        self.loads[worker].iter().any(|load| load.stage == 0)
     }
 
     /// Bytes of the copies of these layers that a step works on, without tensors: the model's own, those that forward
@@ -490,11 +551,20 @@ impl<'a> Shape<'a> {
         most.saturating_mul(u64::from(self.model.state.offloaded))
     }
 
-    /// Gradients that are added to those of other micro-batches, one layer at a time. The largest layers
-    /// tend to be the last, while most activations are still in memory.
+    /// What passes of a worker need besides what its stages keep.
+    fn workspace(&self, worker: usize, ranges: &[Range<usize>]) -> u64 {
+        let stages = self.loads[worker].iter();
+        let of_stages = stages.map(|load| self.model.workspace(&ranges[load.stage]));
+        of_stages.max().unwrap_or_default()
+    }
+
+    /// Gradients that are added to those of other micro-batches, one layer at a time, where no workspace is known. The
+    /// largest layers tend to be the last, while most activations are still in memory.
     fn passing_gradients(&self, worker: usize, ranges: &[Range<usize>]) -> u64 {
         let adding = self.loads[worker].iter().filter(|load| load.count > 1);
         let layers = adding.flat_map(|load| ranges[load.stage].clone());
+        let known = &self.model.on(0).profile.layers;
+        let layers = layers.filter(|&layer| known[layer].workspace.is_none());
         let bytes = layers.map(|layer| self.model.trained(&(layer..layer + 1)));
         bytes.max().unwrap_or_default()
     }
@@ -510,6 +580,10 @@ impl<'a> Shape<'a> {
                 (replicas.iter().map(own)).max_by(|a, b| seconds(&a.1).total_cmp(&seconds(&b.1)));
             let (worker, mut costs) = slowest.unwrap_or_default();
             costs.buckets = self.buckets(replicas, worker, layers.clone());
+            let workspaces = replicas
+                .iter()
+                .map(|&worker| self.workspace(worker, &ranges));
+            costs.memory.workspace = workspaces.max().unwrap_or_default() as f64;
             stages.push(costs);
         }
         let links = (1..ranges.len()).map(|stage| self.link(stage - 1));
@@ -607,6 +681,26 @@ pub(crate) fn ranges(cut: &[usize]) -> Vec<Range<usize>> {
         end - count..end
     });
     next.collect()
+}
+
+/// The micro-batches that a worker with the first stage has the inputs of: those of a mini-batch, or in windows, whose
+/// mini-batches come one after another, those in flight.
+fn fed(schedule: &Schedule) -> u64 {
+    let of_worker = |&worker: &usize| {
+        let own = schedule.workers()[worker].iter();
+        let (mut now, mut most) = (0_u64, 0);
+        for action in own.filter(|action| action.stage == 0) {
+            if action.pass == Pass::Forward {
+                now += 1;
+                most = most.max(now);
+            } else if action.pass.sends_gradient() && schedule.is_asynchronous() {
+                now -= 1;
+            }
+        }
+        most
+    };
+    let workers = schedule.replicas(0).iter();
+    workers.map(of_worker).max().unwrap_or_default()
 }
 
 fn loads(schedule: &Schedule, whole: &[Vec<bool>]) -> Vec<Vec<Load>> {

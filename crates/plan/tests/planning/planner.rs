@@ -67,7 +67,21 @@ fn costs(
     };
     let mut stages = Vec::new();
     let mut first = 0;
-    let mut input = profile.input as f64;
+    // The first stage finds its inputs in the mini-batch.
+    let mut input = 0.0;
+    let fed = |&worker: &usize| {
+        let (mut now, mut most) = (0.0, 0.0_f64);
+        for action in schedule.workers()[worker].iter().filter(|a| a.stage == 0) {
+            match action.pass {
+                Pass::Forward => now += 1.0,
+                Pass::Backward | Pass::InputGradient if schedule.is_asynchronous() => now -= 1.0,
+                _ => {}
+            }
+            most = most.max(now);
+        }
+        most
+    };
+    let fed = schedule.replicas(0).iter().map(fed).fold(0.0, f64::max);
     for (stage, &count) in cut.iter().enumerate() {
         let layers = &profile.layers[first..first + count];
         first += count;
@@ -79,6 +93,7 @@ fn costs(
         let parameters = sum(&|l| l.parameters as f64);
         let trained = sum(&|l| trained_bytes(l) as f64);
         let activations = input + sum(&|l| l.kept.unwrap_or(l.output) as f64);
+        let context = |l: &LayerProfile| l.context.or(l.kept).unwrap_or(l.output);
         let replicas = workers.len() as f64;
         let neighbours: Vec<_> = workers.windows(2).map(|w| (w[0], w[1])).collect();
         let ring = worst(&neighbours);
@@ -108,18 +123,41 @@ fn costs(
                 .collect(),
             output: layers.last().unwrap().output as f64,
             memory: StageMemory {
-                fixed: parameters
-                    + trained * (1 + u64::from(request.state.on_device)) as f64
+                fixed: if stage == 0 {
+                    fed * profile.input as f64
+                } else {
+                    0.0
+                } + parameters
+                    + trained * f64::from(request.state.on_device)
                     + copies * sum(&|l| l.bookkeeping.unwrap_or(0) as f64),
+                gradients: trained,
                 version: parameters,
                 input: rerun.inputs,
                 activations,
                 kept: rerun.kept,
                 rerun: rerun.most,
-                context: activations,
+                context: layers[0].context.map_or(input, |_| 0.0) + sum(&|l| context(l) as f64),
+                workspace: 0.0,
             },
         });
         input = layers.last().unwrap().output as f64;
+    }
+    // While a layer runs, later ones of its stage keep nothing. Stages of a worker run one at a time.
+    let workspace = |stage: usize| {
+        let first: usize = cut[..stage].iter().sum();
+        let layers = &profile.layers[first..first + cut[stage]];
+        let beyond = |at: usize| {
+            let later = &layers[at + 1..];
+            let kept: u64 = later.iter().map(|l| l.kept.unwrap_or(l.output)).sum();
+            layers[at].workspace.unwrap_or(0) as f64 - kept as f64
+        };
+        (0..layers.len()).map(beyond).fold(0.0, f64::max)
+    };
+    for (stage, costs) in stages.iter_mut().enumerate() {
+        let workers = schedule.replicas(stage).iter();
+        let beside = workers.flat_map(|&worker| &schedule.workers()[worker]);
+        let of_beside = beside.map(|action| workspace(action.stage));
+        costs.memory.workspace = of_beside.fold(0.0, f64::max);
     }
     let mut links = Vec::new();
     for stage in 1..cut.len() {
@@ -168,7 +206,7 @@ impl Rerun {
         let mut values: Vec<(usize, f64)> = Vec::new();
         for layer in own.clone() {
             let input = match layer {
-                0 => profile.input,
+                0 => 0,
                 _ => layers[layer - 1].output,
             } as f64;
             // A layer that keeps its activations has its output among them; within a segment nothing is kept.
@@ -274,7 +312,7 @@ fn buckets(
     buckets
 }
 
-/// The gradients of each worker's largest layer, if it adds any up.
+/// The gradients of each worker's largest layer without a known workspace, if it adds any up.
 fn passing_gradients(request: &PlanRequest, schedule: &Schedule, cut: &[usize]) -> Vec<u64> {
     let workers = schedule.workers().iter().map(|actions| {
         let forwards = |stage: usize| {
@@ -286,7 +324,8 @@ fn passing_gradients(request: &PlanRequest, schedule: &Schedule, cut: &[usize]) 
             let first: usize = cut[..stage].iter().sum();
             &request.profile.layers[first..first + cut[stage]]
         });
-        layers.map(trained_bytes).max().unwrap_or(0)
+        let unknown = layers.filter(|layer| layer.workspace.is_none());
+        unknown.map(trained_bytes).max().unwrap_or(0)
     });
     workers.collect()
 }
@@ -520,10 +559,10 @@ fn states_elsewhere_visit_a_device() {
         offloaded,
     };
     assert_eq!(optimizer(&[6], away(2, 0)), [2 * 115]);
-    // An input and six outputs were there before.
-    assert_eq!(optimizer(&[6], away(0, 2)), [2 * (20 + 30 + 40) - 7]);
-    assert_eq!(optimizer(&[6], away(1, 1)), [115 + (20 + 30 + 40) - 7]);
-    assert_eq!(optimizer(&[3, 3], away(0, 1)), [30 - 4, 85 - 4]);
+    // All activations are gone, and all gradients are there.
+    assert_eq!(optimizer(&[6], away(0, 2)), [2 * (20 + 30 + 40)]);
+    assert_eq!(optimizer(&[6], away(1, 1)), [115 + (20 + 30 + 40)]);
+    assert_eq!(optimizer(&[3, 3], away(0, 1)), [30, 85]);
 }
 
 /// Bytes of the parameters that are trained.
@@ -538,6 +577,8 @@ prop_compose! {
         output in 1..1000_u64, kept in proptest::option::of(1..2000_u64),
         trained in proptest::option::of(0.0..=1.0_f64),
         bookkeeping in proptest::option::of(0..20_u64),
+        context in proptest::option::of(0..3000_u64),
+        workspace in proptest::option::of(0..3000_u64),
     ) -> LayerProfile {
         LayerProfile {
             name: String::new(),
@@ -552,6 +593,8 @@ prop_compose! {
             output,
             kept,
             bookkeeping,
+            context,
+            workspace,
         }
     }
 }

@@ -27,6 +27,8 @@ backward-fixed = 0.15
 parameters = 20
 output = 16
 kept = 48
+context = 30
+workspace = 25
 "#;
 
 #[test]
@@ -54,6 +56,8 @@ fn a_profile_is_read() {
         trained: None,
         kept: Some(48),
         bookkeeping: None,
+        context: Some(30),
+        workspace: Some(25),
     };
     assert_eq!(profile.layers, [first, second]);
 }
@@ -110,6 +114,8 @@ fn other_numbers_of_samples_scale_what_grows() {
     assert_eq!((layer.forward_fixed, layer.backward_fixed), (0.05, 0.15));
     let bytes = (layer.parameters, layer.output, layer.kept);
     assert_eq!(bytes, (20, 32, Some(96)));
+    assert_eq!(layer.context, Some(60));
+    assert_eq!(layer.workspace, Some(20 + 2 * 5)); // the gradients do not grow
     assert_eq!(profile.for_samples(1).input, 16);
     let mut odd = profile.clone();
     (odd.samples, odd.input) = (3, 10);
@@ -129,6 +135,8 @@ prop_compose! {
         [parameters, output] in [0..1_u64 << 50, 0..1_u64 << 50], kept in prop::option::of(0..1_u64 << 50),
         trained in prop::option::of(0.0..=1.0),
         bookkeeping in prop::option::of(0..1_u64 << 50),
+        context in prop::option::of(0..1_u64 << 50),
+        workspace in prop::option::of(0..1_u64 << 50),
     ) -> LayerProfile {
         LayerProfile {
             name,
@@ -143,6 +151,8 @@ prop_compose! {
             output,
             kept,
             bookkeeping,
+            context,
+            workspace,
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Memory of a simulated step.
 
-use std::iter;
+use std::{collections::HashSet, iter};
 
 use super::Simulation;
 use crate::Pass;
 
-/// Bytes that a worker keeps for micro-batches in flight.
+/// Bytes that a worker keeps for micro-batches in flight, and the sums of their gradients.
 ///
 /// ```
 /// use stovepipe_schedule::{
@@ -40,6 +40,10 @@ pub struct HeldBytes {
     pub activations: f64,
     /// What the weight gradients still need.
     pub contexts: f64,
+    /// What a running pass needs besides.
+    pub workspace: f64,
+    /// The sums of gradients. While the first micro-batch adds its own, they take the place of its activations.
+    pub gradients: f64,
 }
 
 /// What a worker keeps for micro-batches from a moment on.
@@ -55,7 +59,8 @@ impl HeldBytes {
     /// The sum.
     #[must_use]
     pub fn total(self) -> f64 {
-        self.inputs + self.activations + self.contexts
+        let of_passes = self.inputs + self.activations + self.contexts + self.workspace;
+        of_passes + self.gradients
     }
 }
 
@@ -67,7 +72,7 @@ impl Simulation<'_> {
         memory.map(|(fixed, held)| fixed + held.total()).collect()
     }
 
-    /// For each worker, the bytes that it always keeps: parameters, gradients, optimizer state and
+    /// For each worker, the bytes that it always keeps: parameters, optimizer state and
     /// versions of weights, as many as the schedule needs at most under
     /// [the policy](crate::Costs::weights).
     #[must_use]
@@ -129,7 +134,7 @@ impl Simulation<'_> {
         if !self.schedule.is_training() {
             return;
         }
-        let mut held = HeldBytes::default();
+        let (mut held, mut summed) = (HeldBytes::default(), HashSet::new());
         let actions = self.schedule.workers()[worker].iter();
         for (&action, slot) in actions.zip(&self.slots[worker]) {
             let memory = self.costs.stages[action.stage].memory;
@@ -147,6 +152,9 @@ impl Simulation<'_> {
                 }
                 _ => {}
             }
+            if action.pass != Pass::Update {
+                held.workspace = memory.workspace;
+            }
             visit(MemoryAt {
                 seconds: slot.start,
                 held,
@@ -156,6 +164,7 @@ impl Simulation<'_> {
             } else {
                 memory.rerun
             };
+            held.workspace = 0.0;
             match action.pass {
                 Pass::Backward => held.activations -= most,
                 Pass::InputGradient => {
@@ -164,6 +173,9 @@ impl Simulation<'_> {
                 }
                 Pass::WeightGradient => held.contexts -= memory.context,
                 Pass::Forward | Pass::Update => {}
+            }
+            if action.pass.computes_weight_gradients() && summed.insert(action.stage) {
+                held.gradients += memory.gradients;
             }
             visit(MemoryAt {
                 seconds: slot.end,

@@ -27,11 +27,13 @@ const LANE_WIDTH: f64 = WIDTH - LANE_X - 184.0;
 const LIMIT: &str = ".limit { stroke: #768390; stroke-width: 1.5; stroke-dasharray: 6 4; } \
     .over.limit { stroke: #e5534b; }";
 /// From the lowest to the highest, with the class of its colour.
-const ITEMS: [(&str, &str); 4] = [
+const ITEMS: [(&str, &str); 6] = [
     ("update", "always kept"),
+    ("input", "gradients"),
     ("recompute", "inputs"),
     ("forward", "activations"),
     ("weight", "until the gradients of weights"),
+    ("backward", "workspace"),
 ];
 
 impl Simulation<'_> {
@@ -64,14 +66,27 @@ impl Simulation<'_> {
 
         let mut body = Group::new();
         body.append(text("title", MARGIN, TITLE_Y, title.as_str()));
-        legend::draw_items(&mut body, &ITEMS, LEGEND_Y);
+        // Not each simulation knows these.
+        let has =
+            |item: fn(&HeldBytes) -> f64| memory.iter().flatten().any(|at| item(&at.held) > 0.0);
+        let is_known = [
+            true,
+            has(|held| held.gradients),
+            true,
+            true,
+            true,
+            has(|held| held.workspace),
+        ];
+        let items: Vec<_> = (0..ITEMS.len()).filter(|&item| is_known[item]).collect();
+        let shown_items: Vec<_> = items.iter().map(|&item| ITEMS[item]).collect();
+        legend::draw_items(&mut body, &shown_items, LEGEND_Y);
         for (row, worker) in shown.workers().enumerate() {
             let chart = Chart {
                 bottom: FIRST_ROW_Y + PITCH * row as f64 + LANE_HEIGHT,
                 seconds: self.step_time(),
                 scale,
             };
-            chart.draw(&mut body, fixed[worker], &memory[worker]);
+            chart.draw(&mut body, &items, fixed[worker], &memory[worker]);
             let middle = chart.bottom - 0.5 * LANE_HEIGHT + 4.0;
             body.append(text("label", MARGIN, middle, label(labels, worker)));
             let mut peak = format!("peak {}", bytes(peaks[worker]));
@@ -139,21 +154,27 @@ impl Chart {
         self.bottom - LANE_HEIGHT * share
     }
 
-    fn draw(&self, page: &mut Group, fixed: f64, memory: &[MemoryAt]) {
+    fn draw(&self, page: &mut Group, items: &[usize], fixed: f64, memory: &[MemoryAt]) {
         let top = self.bottom - LANE_HEIGHT;
         page.append(rectangle("lane", LANE_X, top, LANE_WIDTH, LANE_HEIGHT));
         let columns = self.columns(memory);
         let stacked = |held: &HeldBytes| {
             let mut sum = fixed;
-            let items = [held.inputs, held.activations, held.contexts];
-            let above = items.map(|item| {
+            let items = [
+                0.0,
+                held.gradients,
+                held.inputs,
+                held.activations,
+                held.contexts,
+                held.workspace,
+            ];
+            items.map(|item| {
                 sum += item;
                 sum
-            });
-            [fixed, above[0], above[1], above[2]]
+            })
         };
         // From the highest: each is drawn over by the next.
-        for (item, (class, _)) in ITEMS.iter().enumerate().rev() {
+        for &item in items.iter().rev() {
             let mut data = Data::new().move_to((LANE_X, super::round(self.bottom)));
             let mut last = f64::NAN;
             for (column, held) in columns.iter().enumerate() {
@@ -169,7 +190,11 @@ impl Chart {
             data = data
                 .horizontal_line_to(right)
                 .vertical_line_to(super::round(self.bottom));
-            page.append(Path::new().set("class", *class).set("d", data.close()));
+            page.append(
+                Path::new()
+                    .set("class", ITEMS[item].0)
+                    .set("d", data.close()),
+            );
         }
     }
 

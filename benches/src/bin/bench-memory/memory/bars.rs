@@ -7,16 +7,9 @@ use stovepipe_benches::footprint::{
     trial::MeasuredMemory,
 };
 
-/// The memory that only a step needs: kept inputs, activations, and a layer's gradients before they
-/// are added to the sum.
+/// The memory that only a step needs: kept inputs, activations, and what a running layer needs besides.
 pub(crate) fn in_a_step(memory: MemoryUse) -> u64 {
-    let passing = memory.gradients.saturating_sub(summed_gradients(memory));
-    memory.inputs + memory.activations + passing
-}
-
-/// The sum of the gradients: half of the optimizer's state, which is that of RMSProp with momentum.
-pub(crate) fn summed_gradients(memory: MemoryUse) -> u64 {
-    memory.optimizer / 2
+    memory.inputs + memory.activations + memory.workspace
 }
 
 pub(crate) fn measured_bar(items: &MeasuredMemory) -> Bar {
@@ -41,7 +34,7 @@ pub(crate) fn predicted_bar(memory: MemoryUse, separate: bool) -> Bar {
     } else {
         vec![(BarPart::Model, parameters + optimizer)]
     };
-    parts.push((BarPart::Gradients, summed_gradients(memory)));
+    parts.push((BarPart::Gradients, memory.gradients));
     parts.push((BarPart::Activations, in_a_step(memory)));
     let parts = parts.into_iter();
     bar("predicted", parts.map(|(part, bytes)| (part, bytes as f64)))

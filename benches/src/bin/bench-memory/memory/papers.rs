@@ -16,7 +16,7 @@ use stovepipe_benches::{
 
 use super::{
     Bench,
-    bars::{in_a_step, predicted_bar, published_bar, summed_gradients},
+    bars::{in_a_step, predicted_bar, published_bar},
     widest,
 };
 
@@ -36,9 +36,8 @@ impl Bench {
         let images = ImageBatch { side, count };
         self.progress.note("measuring layers at full size");
         // On the CPU, which every machine has, even if the networks were trained on another device.
-        let predictor = Predictor::measure(images.side, 18, &Device::flex(), || {
-            crate::ALLOCATOR.allocated()
-        })?;
+        let device = Device::flex();
+        let predictor = Predictor::measure(images.side, 18, &device, &crate::profiler(&device))?;
         self.report.note(FULL);
         self.published_table(&predictor, images)?;
         self.budgets_table(&predictor, images)
@@ -68,7 +67,7 @@ impl Bench {
                 cell("network", "network", 0, network.to_string()),
                 cell("parameters", "parameters", 0, network.parameters()?),
                 cell("model_gb", "model GB", 2, gb(model)),
-                cell("gradients_gb", "gradients GB", 2, gb(summed_gradients(sum))),
+                cell("gradients_gb", "gradients GB", 2, gb(sum.gradients)),
                 cell("activations_gb", "activations GB", 2, gb(in_a_step(sum))),
                 cell("fullest_gb", "fullest device GB", 2, fullest),
                 cell("paper_model_gb", "GPipe model", 2, paper.model / GB),

@@ -15,7 +15,7 @@ use stovepipe_benches::{
 
 use super::{
     Bench, MIB, WIDEST,
-    bars::{in_a_step, measured_bar, predicted_bar, summed_gradients},
+    bars::{in_a_step, measured_bar, predicted_bar},
     widest,
 };
 
@@ -23,10 +23,9 @@ const ITEMS: &str = "\
 Parameters: counted once the network is complete, with running statistics and bookkeeping. Optimizer
 and gradients: what the first update allocated, and what the second freed. Activations: the peak of a
 step, minus all of this and what was allocated before it. The model includes inputs kept for
-recomputation, activations from forward to backward, and a layer's gradients before they are added to
-the sum, but no temporary values. A naive step has no gradients yet at the peak of its activations,
-and the model counts both. The mini-batch, buffers of threads, and the update's own values are in the
-peak and not in the model.";
+recomputation, activations from forward to backward, and what a running layer needs besides. Its
+gradients are those that are there when most is needed. The update's own values are in the peak and not
+in the model.";
 
 pub(crate) struct Trained {
     case: FootprintCase,
@@ -172,21 +171,18 @@ impl Bench {
 
 /// Items by name, measured and predicted, in bytes.
 fn compared(items: &MeasuredMemory, predicted: MemoryUse) -> [(&'static str, f64, Option<f64>); 8] {
-    let sum = items.parameters + items.optimizer + items.gradients + items.activations;
+    let sum =
+        items.parameters + items.optimizer + items.gradients + items.activations + items.batch;
     let row = |name, measured: u64, predicted: Option<u64>| {
         (name, measured as f64, predicted.map(|bytes| bytes as f64))
     };
     [
         row("parameters", items.parameters, Some(predicted.parameters)),
         row("optimizer", items.optimizer, Some(predicted.optimizer)),
-        row(
-            "gradients",
-            items.gradients,
-            Some(summed_gradients(predicted)),
-        ),
+        row("gradients", items.gradients, Some(predicted.gradients)),
         row("activations", items.activations, Some(in_a_step(predicted))),
         row("sum", sum, Some(predicted.total())),
-        row("mini-batch", items.batch, None),
+        row("mini-batch", items.batch, Some(predicted.batch)),
         row("buffers", items.other, None),
         row("peak", items.peak, Some(predicted.total())),
     ]

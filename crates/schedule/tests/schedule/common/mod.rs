@@ -212,13 +212,14 @@ prop_compose! {
         [forward, quiet, again, late] in [(); 4].map(|()| eighths(40)),
         [input, weight, update, output] in [(); 4].map(|()| eighths(40)),
         [fixed, version, kept_input, kept] in [(); 4].map(|()| eighths(1000)),
-        [activations, rerun, context] in [(); 3].map(|()| eighths(1000)),
+        [activations, rerun, context, workspace, gradients] in [(); 5].map(|()| eighths(1000)),
         buckets in prop::collection::vec((eighths(9), eighths(40)), 0..4),
     ) -> StageCosts {
         let bucket = |(ready, seconds)| Bucket { ready, seconds };
         let buckets = buckets.into_iter().map(bucket).collect();
-        let memory =
-            StageMemory { fixed, version, activations, input: kept_input, kept, rerun, context };
+        let memory = StageMemory {
+            fixed, gradients, version, activations, input: kept_input, kept, rerun, context, workspace,
+        };
         StageCosts { forward, quiet, again, late, input, weight, update, buckets, output, memory }
     }
 }
