@@ -141,7 +141,8 @@ fn windows() {
 
 #[test]
 fn forecast() {
-    let results = results("forecast");
+    let flags = ["--model", "transformer"];
+    let results = results_in(&folder("forecast"), "forecast", &flags);
     let rows = rows(&results, "transformer: m = 2");
     assert_eq!(rows.len(), 12);
     for key in ["held_mib", "counted_mib", "forecast"] {
