@@ -36,6 +36,7 @@ pub(crate) fn predicted_bar(memory: MemoryUse, separate: bool) -> Bar {
     };
     parts.push((BarPart::Gradients, memory.gradients));
     parts.push((BarPart::Activations, in_a_step(memory)));
+    parts.push((BarPart::Other, memory.batch));
     let parts = parts.into_iter();
     bar("predicted", parts.map(|(part, bytes)| (part, bytes as f64)))
 }
