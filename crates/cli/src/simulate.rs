@@ -171,7 +171,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     if let Some(path) = &asked.files.memory_svg {
         let limits = vec![asked.memory.device_memory; schedule.workers().len()];
         let costs = asked.costs_in_seconds(&schedule)?;
-        let picture = schedule.simulate(&costs)?.memory_to_svg(&[], &limits);
+        let picture = schedule.simulate(&costs)?.memory_to_svg(&[], &limits, &[]);
         output::write(path, &picture)?;
     }
     steps.next();

@@ -2,6 +2,7 @@
 
 mod dry_run;
 mod fit;
+mod memory_picture;
 mod messages;
 mod prediction;
 mod signals;
@@ -15,7 +16,6 @@ use std::{
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use stovepipe::{
     pipeline::{Balance, CrossEntropy, Flow, Layer, Measured, Objective, Pipeline},
-    schedule::{Costs, Schedule},
     train::{
         Processes, Progress, RunFolder, Source, Summary, Task, TrainError, TrainSettings, Trainer,
         checkpoint::{Checkpoint, Checkpoints},
@@ -31,6 +31,7 @@ pub use self::signals::INTERRUPTED;
 use self::{
     dry_run::DryRun,
     fit::{Fit, Open},
+    memory_picture::MemoryPicture,
     messages::{
         changed_kind, experimental, print_stages, print_summary, resume_command, resumed_lines,
         unfinished, writing_line,
@@ -49,8 +50,7 @@ use crate::{
 
 /// The folder of runs without --out.
 const RUNS: &str = "runs";
-/// Times what is needed: a limit that is not worth a line.
-const FAR: f64 = 4.0;
+const MEMORY: &str = "memory.svg";
 /// Batches of a quick check.
 const QUICK: usize = 2;
 
@@ -79,6 +79,9 @@ struct TrainFlags {
     /// Measure layers again, also those that were measured before
     #[arg(long)]
     remeasure: bool,
+    /// Count the bytes of one of the first mini-batches over time, and draw them in memory.svg next to the prediction
+    #[arg(long, conflicts_with = "dry_run")]
+    measure_memory: bool,
     /// Try two batches of everything: training, test and all files, which are then removed
     #[arg(long, conflicts_with_all = ["resume", "dry_run"])]
     quick_check: bool,
@@ -177,6 +180,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         out: flags.out.as_deref(),
         resume: flags.resume,
         remeasure: flags.remeasure,
+        measure_memory: flags.measure_memory,
         open,
         quick_check: flags.quick_check,
         newest: (newest.as_ref()).filter(|own| own.limit(&settings.training).is_ok()),
@@ -298,6 +302,7 @@ struct Train<'a> {
     out: Option<&'a Path>,
     resume: bool,
     remeasure: bool,
+    measure_memory: bool,
     /// What to choose so that it fits, if asked to.
     open: Option<Open>,
     quick_check: bool,
@@ -329,7 +334,8 @@ impl Work for Train<'_> {
             weights.for_model(&model.layers, own, model.classes().as_deref())
         });
         let weights = weights.transpose()?;
-        let measured = (settings.pipeline.measures() || self.open.is_some())
+        let measures = settings.pipeline.measures() || self.open.is_some() || self.measure_memory;
+        let measured = measures
             .then(|| measure(settings, &model, (self.remeasure, processes)))
             .transpose()?;
         let measured = measured.as_ref().map(|measured| (measured, &available));
@@ -345,6 +351,10 @@ impl Work for Train<'_> {
         let trainer = Trainer::new(pipeline, task, settings.training.clone())?;
         let trainer = trainer.with_base(base.transpose()?.unwrap_or_default());
         let mut trainer = trainer.on_epoch(|folder| Ok(write_report(folder)?));
+        if self.measure_memory {
+            let counter = memory_picture::counter(&settings.pipeline.devices);
+            trainer = trainer.measuring_memory(counter);
+        }
         let in_job = processes.size() > 1;
         signals::on_stop(in_job, trainer.end_after_step()).map_err(CliError::Signal)?;
         let folder = RunFolder::open_in(processes, || self.folder())?;
@@ -354,8 +364,8 @@ impl Work for Train<'_> {
         }
         let config = portable(settings).map_err(CliError::file(&folder.file(CONFIG)))?;
         folder.write(CONFIG, config.as_bytes())?;
-        if let Some(picture) = memory {
-            folder.write("memory.svg", picture.as_bytes())?;
+        if let Some(picture) = &memory {
+            folder.write(MEMORY, picture.draw(&[])?.as_bytes())?;
         }
         for (name, content) in model.files {
             folder.write(name, &content)?;
@@ -369,14 +379,16 @@ impl Work for Train<'_> {
                 batches: QUICK,
                 batch_size,
             };
-            run(&mut trainer, &first, &folder, model.epilogue, QUICK)?;
+            let epilogue = (model.epilogue, QUICK);
+            run(&mut trainer, &first, (&folder, memory.as_ref()), epilogue)?;
             processes.agree(folder.discard())?;
             output::print(
                 "quick check passed: all worked for two batches, and nothing was kept\n",
             )?;
             return Ok(ExitCode::SUCCESS);
         }
-        let trained = run(&mut trainer, &*source, &folder, model.epilogue, usize::MAX);
+        let epilogue = (model.epilogue, usize::MAX);
+        let trained = run(&mut trainer, &*source, (&folder, memory.as_ref()), epilogue);
         let (summary, remark) = trained.map_err(|error| unfinished(error, &folder))?;
         let path = processes.agree(folder.finish())?;
         print_summary(&summary, remark.as_deref(), &path)?;
@@ -415,6 +427,16 @@ impl Train<'_> {
         let batches = model.samples.div_ceil(batch_size);
         settings.training.check_windows(is_asynchronous, batches)?;
         settings.check_offload()?;
+        let several = [
+            (is_asynchronous, "windows of mini-batches"),
+            (self.processes.size() > 1, "several processes"),
+        ];
+        let mut several = several
+            .into_iter()
+            .filter(|(are, _)| *are && self.measure_memory);
+        if let Some((_, what)) = several.next() {
+            return Err(usage!("--measure-memory is not for {what}"));
+        }
         let task = (model.task)(&settings.training);
         if let Some(newest) = self.newest {
             check_resume(newest, &task, &settings.training, model.samples)?;
@@ -510,14 +532,14 @@ fn changed(then: &Table, now: &Table) -> Option<String> {
     ))
 }
 
-/// Builds the pipeline, and draws the memory that it will need if layers were measured. Changes the settings to
+/// Builds the pipeline, and predicts the memory that it will need if layers were measured. Changes the settings to
 /// what is chosen for it.
 fn pipeline<L: Layer>(
     settings: &mut Settings,
     layers: Vec<L>,
     measured: Option<(&Measured, &AvailableMemory)>,
     (open, processes): (Option<Open>, &Processes),
-) -> Result<(Pipeline<L>, Option<String>), CliError> {
+) -> Result<(Pipeline<L>, Option<MemoryPicture>), CliError> {
     let mut fit = None;
     if let Some(measured) = measured {
         // The first process decides, for all.
@@ -537,7 +559,7 @@ fn pipeline<L: Layer>(
             let cut = Balance::Layers(fit.balance);
             builder = builder.balance(cut).recompute(fit.recompute);
             let (schedule, costs) = builder.costs(measured, settings.training.optimizer_state())?;
-            memory = memory_picture(&schedule, &costs, &available.shares())?;
+            memory = MemoryPicture::new(schedule, costs, available.shares());
         }
         _ => {
             let (cut, workers) = (builder.cut()?, builder.workers()?);
@@ -549,26 +571,6 @@ fn pipeline<L: Layer>(
     }
     let pipeline = builder.seed(settings.training.seed).build()?;
     Ok((pipeline, memory))
-}
-
-/// The memory of a step over time. A limit far above what is needed is left out, so that something can be seen.
-fn memory_picture(
-    schedule: &Schedule,
-    costs: &Costs,
-    limits: &[Option<u64>],
-) -> Result<Option<String>, CliError> {
-    if schedule.is_asynchronous() {
-        return Ok(None); // many mini-batches in one picture
-    }
-    let simulation = schedule.simulate(costs)?;
-    let needed = simulation.peak_memory().into_iter().zip(limits);
-    let near = needed.map(|(needs, limit)| {
-        let limit = limit.map(|bytes| bytes as f64);
-        limit.filter(|&bytes| bytes < FAR * needs)
-    });
-    Ok(Some(
-        simulation.memory_to_svg(&[], &near.collect::<Vec<_>>()),
-    ))
 }
 
 /// How a run is cut and what it recomputes, if it fits.
@@ -591,14 +593,16 @@ fn fitting<L: Layer>(
 fn run<L: Layer<Side = ()>, T: Flow>(
     trainer: &mut Trainer<L, CrossEntropy>,
     source: &dyn Source<L::Input, T>,
-    folder: &RunFolder,
-    epilogue: Option<Epilogue<L>>,
-    most: usize,
+    (folder, memory): (&RunFolder, Option<&MemoryPicture>),
+    (epilogue, most): (Option<Epilogue<L>>, usize),
 ) -> Result<(Summary, Option<String>), CliError>
 where
     CrossEntropy: Objective<L::Output, T>,
 {
     let summary = trainer.run(source, folder, Progress::new)?;
+    if let (Some(picture), measured @ [_, ..]) = (memory, trainer.measured_memory()) {
+        folder.write(MEMORY, picture.draw(measured)?.as_bytes())?;
+    }
     let say = |line: &str| output::say(&format!("{line}\n"));
     let remark = trainer.with_room(folder, say, || -> Result<_, CliError> {
         let remark = (epilogue.as_ref()).map(|epilogue| epilogue(trainer, folder, most));

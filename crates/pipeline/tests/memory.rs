@@ -15,7 +15,7 @@ use cap::Cap;
 use peakmem_alloc::{INSTRUMENTED_SYSTEM, PeakMemAlloc, PeakMemAllocTrait as _};
 use stovepipe_pipeline::{nn::Dropout, *};
 use stovepipe_plan::{MemoryUse, OptimizerState};
-use stovepipe_schedule::{PipeDream, Rule, Scheduler, WeightPolicy};
+use stovepipe_schedule::{PipeDream, Rule, RuleOptions, Scheduler, WeightPolicy};
 
 #[global_allocator]
 static ALLOCATOR: Cap<&PeakMemAlloc<System>> = Cap::new(&INSTRUMENTED_SYSTEM, usize::MAX);
@@ -448,6 +448,86 @@ fn steps_need_what_was_forecast() {
             let ratio = bytes[1] / bytes[0];
             println!("{case}: forecast {} of {}: {ratio:.3}", bytes[1], bytes[0]);
             assert!((0.93..1.07).contains(&ratio), "{case}: {ratio}");
+        }
+    }
+}
+
+/// A linear layer on many samples, or nothing.
+#[derive(Module, Debug)]
+struct Heavy {
+    linear: Option<Linear>,
+}
+
+#[layer]
+impl Heavy {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        match &self.linear {
+            Some(linear) => linear.forward(x).tanh(),
+            None => x,
+        }
+    }
+}
+
+/// The bytes that a step needs in which the first worker has all work.
+fn bytes_of_first(rule: Rule, workers: usize) -> usize {
+    const FEATURES: usize = 32;
+    const SAMPLES: usize = 1024;
+    const LAYERS: usize = 32;
+    let device = Device::flex();
+    let stages = rule.scheduler(&RuleOptions::with_chunks(1)).stages(workers);
+    // In a V, the first worker also has the last stage.
+    let balance: Vec<_> = (0..stages)
+        .map(|stage| match stage {
+            0 => LAYERS / (stages / workers),
+            _ if stage + 1 == stages && stages > workers => LAYERS / 2,
+            _ => 1,
+        })
+        .collect();
+    let heavy = |stage: usize| stage == 0 || (stages > workers && stage + 1 == stages);
+    let layers = balance.iter().enumerate().flat_map(|(stage, &count)| {
+        let linear = heavy(stage).then(|| LinearConfig::new(FEATURES, FEATURES));
+        let device = &device;
+        (0..count).map(move |_| Heavy {
+            linear: linear.as_ref().map(|config| config.init(device)),
+        })
+    });
+    let micro_batches = 2 * workers;
+    let pipeline = Pipeline::builder(layers.collect::<Vec<_>>())
+        .devices(vec![device.clone(); workers])
+        .balance(Balance::Layers(balance))
+        .schedule(rule)
+        .micro_batches(micro_batches)
+        .recompute(Recompute::Never)
+        .build()
+        .unwrap();
+    let batch = Tensor::<2>::ones([micro_batches * SAMPLES, FEATURES], &device);
+    let mean = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).mean());
+    peak_of(|| pipeline.train_step((batch.clone(), batch), &mean))
+}
+
+/// Counted bytes are in the ratio of the schedules' peaks.
+#[test]
+fn schedules_with_little_memory_need_little() {
+    const TEST: &str = "schedules_with_little_memory_need_little";
+    if let Ok(case) = env::var(CASE) {
+        let (rule, workers) = case.split_once(' ').unwrap();
+        let bytes = bytes_of_first(rule.parse().unwrap(), workers.parse().unwrap());
+        println!("[{bytes}]");
+        return;
+    }
+    for p in [4, 8, 16] {
+        let bytes = |rule: &str| in_child(TEST, &format!("{rule} {p}"))[0];
+        let usual = bytes("1f1b");
+        let peaks = [
+            ("v-min", (p + 4) / 3),
+            ("v-half", (p + 2) / 2),
+            ("v-1f1b", (2 * p + 3) / 3),
+        ];
+        for (rule, micro_batches) in peaks {
+            let (found, expected) = (bytes(rule) / usual, micro_batches as f64 / p as f64);
+            println!("{rule}, {p} workers: {found:.3} of 1F1B, {expected:.3} by the schedule");
+            assert!(found <= 1.1 * expected, "{rule}, {p}: {found} > {expected}");
+            assert!(found >= 0.8 * expected, "{rule}, {p}: {found} < {expected}");
         }
     }
 }

@@ -90,6 +90,29 @@ fn what_is_not_given_is_chosen_to_fit() {
     here.succeed("train --resume --out auto --memory auto --max-steps 3");
 }
 
+/// Both in one picture: what is predicted for each worker, and what was counted of all.
+#[test]
+fn bytes_of_a_mini_batch_are_drawn() {
+    let here = Here::new();
+    let train = "train --layers 3 --filters 4 --batch-size 48 --max-steps 4 --epochs 1";
+    here.succeed(&format!("{train} --measure-memory --out counted"));
+    let picture = here.read("counted/memory.svg");
+    check_contains(&picture, &["worker 1", "all workers", "measured "]);
+    let points = picture.split("points=\"").nth(1).unwrap();
+    let points = points.split('"').next().unwrap();
+    assert!(points.split(' ').count() > 10, "{points}");
+    check_contains(&here.read("counted/report.html"), &["--measure-memory"]);
+    here.succeed(&format!("{train} --out predicted"));
+    assert!(!here.read("predicted/memory.svg").contains("measured"));
+    here.refuse_all(
+        &format!("{train} --measure-memory"),
+        "
+        --schedule pipedream --micro-batches 4 => --measure-memory is not for windows of mini-batches
+        --dry-run => cannot be used with
+        ",
+    );
+}
+
 #[test]
 fn a_state_elsewhere_changes_no_bit() {
     let here = Here::new();

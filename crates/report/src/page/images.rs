@@ -33,7 +33,8 @@ pub(super) const MEMORY: Shown = Shown {
     file: "memory.svg",
     title: "Predicted memory of one mini-batch",
     alt: "What each worker keeps over time in one mini-batch",
-    note: " in the run's folder to see it alone. It was predicted from measured layers before the run began.",
+    note: " in the run's folder to see it alone. It was predicted from measured layers before the run began. \
+           A line in the last row was counted, with train --measure-memory.",
 };
 
 pub(super) fn render(shown: &Shown, image: Option<&RunImage>) -> Markup {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ::svg::{
     Node,
-    node::element::{Group, Path, Style, path::Data},
+    node::element::{Group, Path, Polyline, Style, path::Data},
 };
 
 use crate::{
@@ -26,6 +26,9 @@ const LANE_WIDTH: f64 = WIDTH - LANE_X - 184.0;
 /// Only in this picture. The colours are seen on light and dark pages.
 const LIMIT: &str = ".limit { stroke: #768390; stroke-width: 1.5; stroke-dasharray: 6 4; } \
     .over.limit { stroke: #e5534b; }";
+/// Only where there is such a line.
+const MEASURED: &str = ".measured { fill: none; stroke: #57606a; stroke-width: 1.5; }";
+const LINE_PITCH: f64 = 16.0;
 /// From the lowest to the highest, with the class of its colour.
 const ITEMS: [(&str, &str); 6] = [
     ("update", "always kept"),
@@ -41,7 +44,9 @@ impl Simulation<'_> {
     /// keeps](Self::fixed_memory), and on it the items of [`memory`](Self::memory). All rows have one scale.
     ///
     /// `labels` name the workers, and `limits` are the bytes that each may keep, as a line; both may be shorter.
-    /// Of many workers, only the first and last ones are drawn.
+    /// Of many workers, only the first and last ones are drawn. `measured` are seconds since the start of a step, in
+    /// order, and the bytes that all workers had together then. If there are any, a last row has the sum of all workers
+    /// and these as a line, in its own scale.
     ///
     /// ```
     /// use stovepipe_schedule::{Costs, OneForwardOneBackward, Scheduler};
@@ -49,20 +54,30 @@ impl Simulation<'_> {
     /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
     /// costs.stages[0].memory.activations = 1024.0;
     /// let schedule = OneForwardOneBackward.schedule(2, 4)?;
-    /// let picture = schedule.simulate(&costs)?.memory_to_svg(&[], &[Some(4096.0)]);
+    /// let simulation = schedule.simulate(&costs)?;
+    /// let picture = simulation.memory_to_svg(&[], &[Some(4096.0)], &[]);
     /// assert!(picture.contains("peak 2.0 KiB of 4.0 KiB"), "{picture}");
+    /// let picture = simulation.memory_to_svg(&[], &[], &[(0.0, 512.0), (1.0, 3072.0)]);
+    /// assert!(picture.contains("measured 3.0 KiB"), "{picture}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn memory_to_svg(&self, labels: &[String], limits: &[Option<f64>]) -> String {
+    pub fn memory_to_svg(
+        &self,
+        labels: &[String],
+        limits: &[Option<f64>],
+        measured: &[(f64, f64)],
+    ) -> String {
         let (fixed, memory, peaks) = (self.fixed_memory(), self.memory(), self.peak_memory());
         let limit = |worker: usize| limits.get(worker).copied().flatten();
         let limited = (0..peaks.len()).filter_map(limit);
         let scale = peaks.iter().copied().chain(limited).fold(0.0, f64::max);
         let shown = Shown::of(peaks.len(), MOST_ROWS);
-        let rows = shown.workers().count();
+        let rows = shown.workers().count() + usize::from(!measured.is_empty());
         let end = FIRST_ROW_Y + PITCH * rows as f64;
         let title = title(&peaks, labels);
+        let seconds = measured.last().map_or(0.0, |&(seconds, _)| seconds);
+        let seconds = seconds.max(self.step_time());
 
         let mut body = Group::new();
         body.append(text("title", MARGIN, TITLE_Y, title.as_str()));
@@ -80,15 +95,15 @@ impl Simulation<'_> {
         let items: Vec<_> = (0..ITEMS.len()).filter(|&item| is_known[item]).collect();
         let shown_items: Vec<_> = items.iter().map(|&item| ITEMS[item]).collect();
         legend::draw_items(&mut body, &shown_items, LEGEND_Y);
+        let chart = |row: usize, scale| Chart {
+            bottom: FIRST_ROW_Y + PITCH * row as f64 + LANE_HEIGHT,
+            seconds,
+            scale,
+        };
         for (row, worker) in shown.workers().enumerate() {
-            let chart = Chart {
-                bottom: FIRST_ROW_Y + PITCH * row as f64 + LANE_HEIGHT,
-                seconds: self.step_time(),
-                scale,
-            };
+            let chart = chart(row, scale);
             chart.draw(&mut body, &items, fixed[worker], &memory[worker]);
-            let middle = chart.bottom - 0.5 * LANE_HEIGHT + 4.0;
-            body.append(text("label", MARGIN, middle, label(labels, worker)));
+            chart.label(&mut body, label(labels, worker));
             let mut peak = format!("peak {}", bytes(peaks[worker]));
             if let Some(limit) = limit(worker) {
                 let y = chart.y(limit);
@@ -100,17 +115,69 @@ impl Simulation<'_> {
                 body.append(line(class, (LANE_X, y), (LANE_X + LANE_WIDTH, y)));
                 peak += &format!(" of {}", bytes(limit));
             }
-            body.append(text("note", LANE_X + LANE_WIDTH + 8.0, middle, peak));
+            chart.notes(&mut body, &[peak]);
         }
         if let Some(gap) = shown.gap() {
             let y = FIRST_ROW_Y + PITCH * shown.first.end as f64 - 4.0;
             body.append(text("gap", WIDTH / 2.0, y, gap));
         }
-        let length = Duration::try_from_secs_f64(self.step_time()).unwrap_or_default();
+        if !measured.is_empty() {
+            let (fixed, memory) = (fixed.iter().sum::<f64>(), together(&memory));
+            let held = memory.iter().map(|at| at.held.total());
+            let peak = fixed + held.fold(0.0, f64::max);
+            let most = measured.iter().map(|&(_, bytes)| bytes).fold(0.0, f64::max);
+            let chart = chart(rows - 1, peak.max(most));
+            chart.draw(&mut body, &items, fixed, &memory);
+            chart.draw_line(&mut body, measured);
+            chart.label(&mut body, "all workers".to_owned());
+            let lines = [
+                format!("peak {}", bytes(peak)),
+                format!("measured {}", bytes(most)),
+            ];
+            chart.notes(&mut body, &lines);
+        }
+        let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         axis::draw(&mut body, (LANE_X, end), LANE_WIDTH, length);
         let page = empty_page(end + axis::HEIGHT).set("aria-label", title);
-        page.add(Style::new(LIMIT)).add(body).to_string()
+        let style = match measured {
+            [] => LIMIT.to_owned(),
+            _ => format!("{LIMIT} {MEASURED}"),
+        };
+        page.add(Style::new(style)).add(body).to_string()
     }
+}
+
+/// What all workers keep over time.
+fn together(memory: &[Vec<MemoryAt>]) -> Vec<MemoryAt> {
+    let events = memory.iter().enumerate();
+    let events = events.flat_map(|(worker, own)| own.iter().map(move |&at| (worker, at)));
+    let mut events: Vec<_> = events.collect();
+    events.sort_by(|(_, one), (_, other)| one.seconds.total_cmp(&other.seconds));
+    let (mut of_workers, mut sum) = (vec![HeldBytes::default(); memory.len()], [0.0; 5]);
+    let items = |held: &HeldBytes| {
+        [
+            held.inputs,
+            held.activations,
+            held.contexts,
+            held.workspace,
+            held.gradients,
+        ]
+    };
+    let sums = events.into_iter().map(|(worker, at)| {
+        let before = std::mem::replace(&mut of_workers[worker], at.held);
+        let (before, now) = (items(&before), items(&at.held));
+        sum = std::array::from_fn(|item| sum[item] + now[item] - before[item]);
+        let [inputs, activations, contexts, workspace, gradients] = sum;
+        let held = HeldBytes {
+            inputs,
+            activations,
+            contexts,
+            workspace,
+            gradients,
+        };
+        MemoryAt { held, ..at }
+    });
+    sums.collect()
 }
 
 fn title(peaks: &[f64], labels: &[String]) -> String {
@@ -198,16 +265,57 @@ impl Chart {
         }
     }
 
+    fn label(&self, page: &mut Group, words: String) {
+        let middle = self.bottom - 0.5 * LANE_HEIGHT + 4.0;
+        page.append(text("label", MARGIN, middle, words));
+    }
+
+    fn notes(&self, page: &mut Group, lines: &[String]) {
+        let middle = self.bottom - 0.5 * LANE_HEIGHT + 4.0;
+        for (line, words) in lines.iter().enumerate() {
+            let y = middle + LINE_PITCH * line as f64;
+            page.append(text("note", LANE_X + LANE_WIDTH + 8.0, y, words.as_str()));
+        }
+    }
+
+    /// Draws measured bytes: for each pixel, the most of it.
+    fn draw_line(&self, page: &mut Group, measured: &[(f64, f64)]) {
+        let mut columns = vec![0.0_f64; LANE_WIDTH as usize];
+        let last = columns.len() - 1;
+        for &(seconds, bytes) in measured {
+            let column = self.pixel(seconds, last);
+            columns[column] = columns[column].max(bytes);
+        }
+        let known = columns
+            .iter()
+            .enumerate()
+            .filter(|(_, bytes)| **bytes > 0.0);
+        let points = known.map(|(column, &bytes)| {
+            let (x, y) = (LANE_X + column as f64 + 0.5, super::round(self.y(bytes)));
+            format!("{x},{y}")
+        });
+        let points = points.collect::<Vec<_>>().join(" ");
+        page.append(
+            Polyline::new()
+                .set("class", "measured")
+                .set("points", points),
+        );
+    }
+
+    /// The column of a moment, of columns up to `last`.
+    fn pixel(&self, seconds: f64, last: usize) -> usize {
+        let share = (seconds / self.seconds).clamp(0.0, 1.0);
+        ((share * (last + 1) as f64) as usize).min(last)
+    }
+
     /// For each pixel, what is kept when the sum is largest.
     fn columns(&self, memory: &[MemoryAt]) -> Vec<HeldBytes> {
         let mut columns = vec![HeldBytes::default(); LANE_WIDTH as usize];
         if self.seconds <= 0.0 {
             return columns;
         }
-        let pixel = |seconds: f64| {
-            let share = (seconds / self.seconds).clamp(0.0, 1.0);
-            ((share * columns.len() as f64) as usize).min(columns.len() - 1)
-        };
+        let last = columns.len() - 1;
+        let pixel = |seconds: f64| self.pixel(seconds, last);
         let ends = memory
             .iter()
             .skip(1)

@@ -5,7 +5,10 @@ use std::time::Instant;
 use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Step, StepError};
 use stovepipe_schedule::{Span, SpanKind};
 
-use super::{folder::RunFolder, progress::Progress, summary::clock, trainer::Trainer};
+use super::{
+    folder::RunFolder, memory_sampler::MemorySampler, progress::Progress, summary::clock,
+    trainer::Trainer,
+};
 use crate::{
     data::{Source, shared},
     error::TrainError,
@@ -57,6 +60,7 @@ impl<L: Layer, O> Trainer<L, O> {
             let batch = batch?;
             let update = self.update(batches);
             self.pipeline.set_progress(rate.progress(update));
+            let sampling = self.sampler.as_mut().and_then(MemorySampler::begin);
             let batch_started = Instant::now();
             let Some(mut step) = self.train_batch(batch)? else {
                 return Ok(true);
@@ -67,6 +71,9 @@ impl<L: Layer, O> Trainer<L, O> {
             let (gathered, spans) =
                 self.gather((&mut step, batch_started), is_last, rate.at(update))?;
             self.end_step(&mut step, spans)?;
+            if let Some((sampler, sampling)) = self.sampler.as_mut().zip(sampling) {
+                sampler.end(sampling);
+            }
             let seconds = before + started.elapsed().as_secs_f64();
             let trained = Trained {
                 step: self.pipeline.steps(),

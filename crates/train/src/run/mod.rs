@@ -4,6 +4,7 @@ mod allocator;
 mod epoch;
 mod folder;
 mod memory;
+mod memory_sampler;
 mod output;
 mod progress;
 mod summary;

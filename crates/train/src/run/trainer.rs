@@ -16,6 +16,7 @@ use stovepipe_schedule::Timeline;
 use super::{
     folder::{METRICS, RunFolder, STEPS},
     memory::OwnMemory,
+    memory_sampler::MemorySampler,
     progress::Progress,
     summary::{Summary, Tested},
 };
@@ -77,6 +78,7 @@ pub struct Trainer<L: Layer, O> {
     started: Instant,
     pub(super) timeline: Timeline,
     pub(super) memory: OwnMemory,
+    pub(super) sampler: Option<MemorySampler>,
     /// Whether the user knows that the log of steps cannot be written.
     pub(super) has_warned: bool,
     /// Whether the user knows that backward passes in halves gain nothing.
@@ -169,6 +171,7 @@ impl<L: Layer, O> Trainer<L, O> {
             started: Instant::now(),
             timeline: Timeline::default(),
             memory: OwnMemory::new(),
+            sampler: None,
             has_warned: false,
             has_checked_halves: false,
             on_epoch: None,
@@ -221,6 +224,50 @@ impl<L: Layer, O> Trainer<L, O> {
     ) -> Self {
         self.on_epoch = Some(Box::new(call));
         self
+    }
+
+    /// Has `read` read the bytes that are allocated, again and again during one of the first mini-batches with its
+    /// update, on a thread beside them. Not for windows of mini-batches.
+    ///
+    /// ```
+    /// use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use stovepipe_pipeline::Pipeline;
+    /// use stovepipe_train::{Data, Progress, RunFolder, Task, TrainSettings, Trainer, example::Dense};
+    ///
+    /// # #[derive(Clone)]
+    /// # struct Points;
+    /// # impl Batcher<f32, (Tensor<2>, Tensor<1, Int>)> for Points {
+    /// #     fn batch(&self, items: Vec<f32>, device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
+    /// #         (Tensor::ones([items.len(), 3], device), Tensor::zeros([items.len()], device))
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let device = Device::flex();
+    /// let pipeline = Pipeline::builder(vec![Dense::new(3, 2)]).devices([device.clone()]).build()?;
+    /// let settings = TrainSettings { epochs: 1, batch_size: 4, ..TrainSettings::default() };
+    /// let task = Task::classification(&settings);
+    /// let trainer = Trainer::new(pipeline, task, settings)?;
+    /// let mut trainer = trainer.measuring_memory(|| 1024); // of a counting allocator
+    /// let set = || InMemDataset::new(vec![0.0; 8]);
+    /// let data = Data::new(set(), set(), Points);
+    /// let folder = tempfile::tempdir()?;
+    /// let folder = RunFolder::create(&folder.path().join("run"))?;
+    /// trainer.run(&data, &folder, Progress::new)?;
+    /// assert!(trainer.measured_memory().iter().all(|&(_seconds, bytes)| bytes == 1024.0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn measuring_memory(mut self, read: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.sampler = Some(MemorySampler::new(read));
+        self
+    }
+
+    /// Seconds since the begin of that mini-batch, in order, and the bytes that were read then.
+    #[must_use]
+    pub fn measured_memory(&self) -> &[(f64, f64)] {
+        self.sampler.as_ref().map_or(&[], MemorySampler::found)
     }
 
     /// Returns a function that ends the training after the current step, from any thread. (The
