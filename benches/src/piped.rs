@@ -20,6 +20,15 @@ use crate::{
     recipe::{Classifier, ModelRecipe},
 };
 
+/// Equal CPUs without links.
+pub fn cpus(count: usize) -> Machine {
+    let mut machine = Machine::uniform(count);
+    for device in &mut machine.devices {
+        device.name = "cpu".to_owned();
+    }
+    machine
+}
+
 /// The pipeline of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PipedSettings {
@@ -147,7 +156,7 @@ impl PipedSettings {
 
     /// The planner's forecast for equal devices: of the given cut, or of the best one.
     pub fn predict(&self, profile: &Profile, cut: Option<&[usize]>) -> Result<Forecast, Failure> {
-        let machine = Machine::uniform(self.actions()?.workers().len());
+        let machine = cpus(self.actions()?.workers().len());
         self.plan_with(profile, &machine, |setup| match cut {
             Some(cut) => setup.forecast(cut),
             None => setup.best_cut(),
@@ -156,7 +165,7 @@ impl PipedSettings {
 
     /// The costs of the given cut on equal devices.
     pub fn costs(&self, profile: &Profile) -> Result<Costs, Failure> {
-        let machine = Machine::uniform(self.actions()?.workers().len());
+        let machine = cpus(self.actions()?.workers().len());
         self.plan_with(profile, &machine, |setup| setup.costs(&self.cut))
     }
 

@@ -7,12 +7,12 @@
 use burn::tensor::{Device, Tensor};
 use stovepipe::{
     pipeline::{Profiler, count_parameters},
-    plan::{BUCKET, LayerProfile, Machine, MemoryUse, Profile, Setup, cut_chain},
+    plan::{BUCKET, LayerProfile, MemoryUse, Profile, Setup, cut_chain},
     schedule::WeightPolicy,
 };
 
 use super::case::{FootprintCase, ImageBatch, Network};
-use crate::Failure;
+use crate::{Failure, piped::cpus};
 
 /// The measured widths: bottlenecks of the stem are a sixteenth of them.
 const FILTERS: [usize; 2] = [32, 64];
@@ -87,7 +87,7 @@ impl Predictor {
         let cut = cut_chain(&profile.sizes(), devices)?;
         let setup = Setup {
             profiles: std::slice::from_ref(&profile),
-            machine: &Machine::uniform(devices),
+            machine: &cpus(devices),
             devices: &(0..devices).collect::<Vec<_>>(),
             schedule: &case.schedule()?,
             recompute: &case.strategy.recompute(),

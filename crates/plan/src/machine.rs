@@ -58,7 +58,7 @@ pub struct Machine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
-    /// Its name in outputs.
+    /// Its name in outputs. One whose name begins with `cpu` has the whole mini-batch in its memory.
     pub name: String,
     /// Relative to the device of the profile: a layer takes its profiled time divided by this.
     #[serde(default = "one")]
@@ -66,6 +66,20 @@ pub struct DeviceSpec {
     /// Bytes of its memory. None: unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
+}
+
+impl DeviceSpec {
+    /// Whether it is the CPU, of any process.
+    pub(crate) fn is_cpu(&self) -> bool {
+        let name = self.name.rsplit('/').next();
+        name.is_some_and(|name| name.starts_with("cpu"))
+    }
+
+    /// Whether a plan may have one instead of the other.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let facts = |device: &Self| (device.speed, device.memory, device.is_cpu());
+        facts(self) == facts(other)
+    }
 }
 
 /// Links of one kind.

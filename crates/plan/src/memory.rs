@@ -47,19 +47,19 @@ pub struct MemoryUse {
     /// The parameters, and what a step's copies of the layers take besides. Under asynchronous schedules: all versions of
     /// the weights, and those that a window starts with.
     pub parameters: u64,
-    /// The sum of the gradients of all micro-batches, which may not be there yet when most is needed; where no
-    /// [workspace](crate::LayerProfile::workspace) was measured also those of one layer, which are added to it.
+    /// The sum of the gradients of all micro-batches, which may not be there yet when most is needed.
     pub gradients: u64,
     /// The optimizer state. Under asynchronous schedules also that of a window's start.
     pub optimizer: u64,
-    /// The mini-batch's input, on workers with the first stage.
+    /// The mini-batch's input, on workers with the first stage; on a GPU, that of micro-batches in flight.
     #[serde(default)]
     pub batch: u64,
     /// What enters layers that will be recomputed, of each micro-batch that waits.
     pub inputs: u64,
-    /// Activations of micro-batches between forward and backward.
+    /// Activations of micro-batches between forward and backward; of one that is recomputed, with its workspace.
     pub activations: u64,
-    /// What a running layer needs besides, with its gradients before they are added to the sum.
+    /// What another running layer needs besides, with its gradients before they are added to the sum. Unless it was
+    /// [measured](crate::LayerProfile::workspace), these alone.
     #[serde(default)]
     pub workspace: u64,
 }

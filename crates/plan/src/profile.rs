@@ -88,8 +88,7 @@ pub struct LayerProfile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<u64>,
     /// The most bytes that a pass of the layer needs besides `kept`: the gradients of its output and of its parameters,
-    /// values on the way to others, and buffers of kernels. None: unknown, counted as the gradients of its parameters
-    /// where these are added to others.
+    /// values on the way to others, and buffers of kernels. None: unknown, counted as the gradients of its parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<u64>,
 }
@@ -374,6 +373,11 @@ impl LayerProfile {
         self.context.unwrap_or_else(|| self.kept_or_output())
     }
 
+    /// The most bytes that a pass needs besides, by default the gradients of the parameters.
+    pub(crate) fn workspace_or_gradients(&self) -> u64 {
+        self.workspace.unwrap_or_else(|| self.trained_or_all())
+    }
+
     /// Bytes of the parameters that are trained.
     pub(crate) fn trained_or_all(&self) -> u64 {
         self.trained.unwrap_or(self.parameters)
@@ -403,8 +407,11 @@ impl LayerProfile {
                     .saturating_add(next.context_or_kept())
             }),
             // While one of them runs, the later one has kept nothing yet, or no more.
-            workspace: (self.workspace.zip(next.workspace))
-                .map(|(own, others)| own.saturating_sub(next.kept_or_output()).max(others)),
+            workspace: Some({
+                let own = self.workspace_or_gradients();
+                own.saturating_sub(next.kept_or_output())
+                    .max(next.workspace_or_gradients())
+            }),
         }
     }
 }

@@ -87,11 +87,11 @@ pub struct StageMemory {
     pub input: f64,
     /// and the activations of those that are not.
     pub kept: f64,
-    /// The most activations that such a micro-batch has during its backward pass.
+    /// The most activations that such a micro-batch has during its backward pass, with what that needs besides.
     pub rerun: f64,
     /// What the weight gradients of a micro-batch need, after its input gradient.
     pub context: f64,
-    /// What a running pass needs besides.
+    /// What another running pass needs besides.
     pub workspace: f64,
 }
 

@@ -5,7 +5,7 @@
 use crate::profiler;
 use burn::tensor::Device;
 use stovepipe::{
-    plan::{Forecast, Machine, Profile},
+    plan::{Forecast, Profile},
     schedule::{Recompute, Rule, format_bytes},
 };
 use stovepipe_benches::{
@@ -13,7 +13,7 @@ use stovepipe_benches::{
     arguments::SweepArguments,
     bench_model::BenchModel,
     contender::{ContenderWork, race},
-    piped::PipedSettings,
+    piped::{PipedSettings, cpus},
     report::{ReportTable, cell},
     sweep::sweep,
 };
@@ -90,7 +90,7 @@ fn most(forecast: &Forecast) -> u64 {
 
 /// The cut and the layers to recompute that fit workers with so many bytes.
 fn choose(plan: &PipedSettings, profile: &Profile, budget: u64) -> Result<Forecast, Failure> {
-    let mut machine = Machine::uniform(WORKERS);
+    let mut machine = cpus(WORKERS);
     for device in &mut machine.devices {
         device.memory = Some(budget);
     }

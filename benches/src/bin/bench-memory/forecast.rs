@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use clap::Args;
 use serde::Serialize;
 use stovepipe::{
-    plan::{Forecast, Machine, MemoryUse, Profile},
+    plan::{Forecast, MemoryUse, Profile},
     schedule::{Recompute, Rule, Scheduler as _},
 };
 use stovepipe_benches::{
@@ -17,7 +17,7 @@ use stovepipe_benches::{
     measure::compute_alone,
     memory::show_memory,
     models::{model, models},
-    piped::PipedSettings,
+    piped::{PipedSettings, cpus},
     recipe::ModelShape,
     report::{BenchReport, ReportTable, cell},
 };
@@ -41,10 +41,11 @@ pub struct Flags {
 const WORKERS: usize = 2;
 
 const NOTE: &str = "\
-Trainings with AdamW on two workers, each in its own process, whose allocator counts every byte. All layers
-are the first worker's, but for one in each stage of the second: workers share the memory of the process, and
-need most at different times. The forecast is the planner's, for layers that were measured alone: what each
-worker always keeps, and the most that both hold for micro-batches at one simulated time. Budget of by-layer: halfway between the forecasts for `always` and `never`.
+Trainings with AdamW on two workers, each in its own process, whose allocator counts every byte. All
+layers are the first worker's, but for one in each stage of the second: workers share the memory of the
+process, and need most at different times. The forecast is the planner's, for layers that were measured
+alone: what each worker always keeps, and the most that both hold at one simulated time. Budget of
+by-layer: halfway between the forecasts for `always` and `never`.
 forecast: the forecast over the peak of four steps, the last two with AdamW's states. Columns in MiB.
 held: gradients, inputs, activations and workspace, of both workers at once.";
 
@@ -143,7 +144,7 @@ fn forecasts(
     };
     let (never, always) = (forecast(Recompute::Never)?, forecast(Recompute::Always)?);
     let of_first = |forecast: &Forecast| forecast.memory[0].total();
-    let mut machine = Machine::uniform(WORKERS);
+    let mut machine = cpus(WORKERS);
     machine.devices[0].memory = Some(of_first(&never).midpoint(of_first(&always)));
     let by_layer = plan.plan_with(profile, &machine, |setup| {
         setup.choose_layers(Some(&plan.cut))

@@ -290,15 +290,12 @@ impl ChainReport<'_> {
 
     fn memory_table(&self) -> Table {
         let best = &self.plan.best;
-        let of_workers = &best.forecast.memory;
-        let is_known = of_workers.iter().any(|memory| memory.workspace > 0);
-        let workspace = if is_known { " | >workspace" } else { "" };
-        let mut table = Table::new(&format!(
-            "worker | >busy | >parameters | >gradients | >optimizer | >batch | >inputs | >activations{workspace} | >all | >of",
-        ));
-        for (worker, memory) in of_workers.iter().enumerate() {
+        let mut table = Table::new(
+            "worker | >busy | >parameters | >gradients | >optimizer | >batch | >inputs | >activations | >workspace | >all | >of",
+        );
+        for (worker, memory) in best.forecast.memory.iter().enumerate() {
             let memory_of_device = self.machine.devices[best.devices[worker]].memory;
-            let mut row = vec![
+            table.row(vec![
                 worker.to_string(),
                 format!("{:.1} %", 100.0 * best.forecast.utilisation[worker]),
                 format_bytes(memory.parameters),
@@ -307,13 +304,10 @@ impl ChainReport<'_> {
                 format_bytes(memory.batch),
                 format_bytes(memory.inputs),
                 format_bytes(memory.activations),
-            ];
-            row.extend(is_known.then(|| format_bytes(memory.workspace)));
-            row.extend([
+                format_bytes(memory.workspace),
                 format_bytes(memory.total()),
                 memory_of_device.map_or("-".to_owned(), format_bytes),
             ]);
-            table.row(row);
         }
         table
     }

@@ -249,7 +249,8 @@ fn too_large_layer(
             layer.trained.unwrap_or(layer.parameters),
             state,
         );
-        rest.total() + input + layer.kept.unwrap_or(layer.output)
+        let workspace = layer.workspace.unwrap_or_default();
+        rest.total() + input + layer.kept.unwrap_or(layer.output) + workspace
     });
     let (layer, needs) = needs.enumerate().max_by_key(|(_, needs)| *needs)?;
     (needs > has).then_some((layer, needs, has))

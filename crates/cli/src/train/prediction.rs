@@ -40,10 +40,8 @@ pub fn found(forecast: &Forecast) -> Balance {
 pub fn memory_lines(available: &AvailableMemory, forecast: &Forecast) -> String {
     let bytes = format_bytes;
     let worker = |(worker, memory): (usize, &MemoryUse)| {
-        let workspace = Some(memory.workspace).filter(|&known| known > 0);
-        let workspace = workspace.map(|known| format!(", workspace {}", bytes(known)));
         format!(
-            "worker {worker} needs about {}: parameters {}, gradients {}, optimizer {}, batch {}, inputs {}, activations {}{}\n",
+            "worker {worker} needs about {}: parameters {}, gradients {}, optimizer {}, batch {}, inputs {}, activations {}, workspace {}\n",
             bytes(memory.total()),
             bytes(memory.parameters),
             bytes(memory.gradients),
@@ -51,7 +49,7 @@ pub fn memory_lines(available: &AvailableMemory, forecast: &Forecast) -> String 
             bytes(memory.batch),
             bytes(memory.inputs),
             bytes(memory.activations),
-            workspace.unwrap_or_default(),
+            bytes(memory.workspace),
         )
     };
     let device = |memory: DeviceMemory| {

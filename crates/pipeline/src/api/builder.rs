@@ -571,9 +571,13 @@ impl<L: Layer> PipelineBuilder<L> {
         if layout.schedule.is_asynchronous() {
             layout.schedule = self.window(layout.schedule.stages(), WINDOW)?;
         }
+        let mut machine = measured.machine(self.devices.len());
+        for (spec, device) in machine.devices.iter_mut().zip(&self.devices) {
+            spec.name.clone_from(&device.name);
+        }
         let setup = Setup {
             profiles: measured.profiles(),
-            machine: &measured.machine(self.devices.len()),
+            machine: &machine,
             devices: &(0..self.devices.len()).collect::<Vec<_>>(),
             schedule: &layout.schedule,
             recompute: &self.recompute,

@@ -201,7 +201,10 @@ impl<L: Layer> LayerBench<'_, L> {
         self.sync()?;
         let before = self.allocated();
         let own = StageValues {
-            flow: copied(input.flow.clone()),
+            flow: match self.pass.first {
+                0 => input.flow.clone(), // it is a part of the mini-batch
+                _ => copied(input.flow.clone()),
+            },
             skips: input.skips.clone(),
         };
         let (recorded, _) = self.record(&own)?;

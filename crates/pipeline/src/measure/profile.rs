@@ -134,21 +134,24 @@ impl Profiler {
     ///
     /// ```standalone_crate
     /// use burn::tensor::{Device, Tensor};
+    /// use cap::Cap;
     /// use peakmem_alloc::{INSTRUMENTED_SYSTEM, PeakMemAlloc, PeakMemAllocTrait};
     /// # use stovepipe_pipeline::doc_example::Dense;
     /// use stovepipe_pipeline::Profiler;
     ///
     /// #[global_allocator]
-    /// static ALLOCATOR: &PeakMemAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
+    /// static ALLOCATOR: Cap<&PeakMemAlloc<std::alloc::System>> =
+    ///     Cap::new(&INSTRUMENTED_SYSTEM, usize::MAX);
     ///
     /// fn peak_of(work: &mut dyn FnMut()) -> usize {
-    ///     ALLOCATOR.reset_peak_memory();
+    ///     INSTRUMENTED_SYSTEM.reset_peak_memory();
     ///     work();
-    ///     ALLOCATOR.get_peak_memory()
+    ///     INSTRUMENTED_SYSTEM.get_peak_memory()
     /// }
     ///
     /// let device = Device::flex();
-    /// let profiler = Profiler::new(&device).counting(|| 0).counting_peaks(peak_of);
+    /// let profiler = Profiler::new(&device).counting(|| ALLOCATOR.allocated());
+    /// let profiler = profiler.counting_peaks(peak_of);
     /// let profile = profiler.measure(&Dense::layers(&[256, 512]), Tensor::ones([8, 256], &device))?;
     /// // At least the gradients of the parameters, before they are added to others.
     /// assert!(profile.layers[0].workspace >= Some(profile.layers[0].parameters));

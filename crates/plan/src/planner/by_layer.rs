@@ -35,18 +35,14 @@ struct Counts {
     contexts: f64,
     /// Whether there is a sum of gradients.
     summed: f64,
+    /// Whether a pass runs that is not a recomputed one.
+    running: f64,
 }
 
 impl Counts {
-    fn values(self) -> [f64; 5] {
-        let Self {
-            whole,
-            waiting,
-            going,
-            contexts,
-            summed,
-        } = self;
-        [whole, waiting, going, contexts, summed]
+    fn values(self) -> [f64; 6] {
+        let now = [self.whole, self.waiting, self.going, self.contexts];
+        [now[0], now[1], now[2], now[3], self.summed, self.running]
     }
 }
 
@@ -80,8 +76,12 @@ fn moments(shape: &Shape, worker: usize) -> Vec<Moment> {
             }
             _ => {}
         }
+        let is_rerun = action.pass.sends_gradient() && !is_whole;
+        let runs = action.pass != Pass::Update && !is_rerun;
+        now.0[place].running = f64::from(u8::from(runs));
         keep(&now, &mut all);
         let counts = &mut now.0[place];
+        counts.running = 0.0;
         match action.pass {
             Pass::Backward | Pass::InputGradient => {
                 let left = if is_whole {
@@ -237,12 +237,13 @@ impl<'a, 'b> ByLayer<'a, 'b> {
         let is_whole = thin(&mut of_stages);
         let all = loads.iter().map(|load| {
             let layers = &ranges[load.stage];
-            let gradients = shape.model.trained(layers) as f64;
-            [
-                shape.model.activations(layers),
-                shape.model.context(layers),
-                gradients,
-            ]
+            let workspace = shape.model.run(device, layers.clone()).workspace;
+            Bytes {
+                activations: shape.model.activations(layers),
+                context: shape.model.context(layers),
+                gradients: shape.model.trained(layers) as f64,
+                workspace,
+            }
         });
         let all: Vec<_> = all.collect();
         let held = |choices: &[&Choice]| {
@@ -345,14 +346,24 @@ impl Open {
     }
 }
 
-/// Bytes of a stage whose micro-batches have these activations, between the halves of a backward pass this context, and
-/// these gradients.
-fn held(counts: Counts, chosen: &Recomputed, [activations, context, gradients]: [f64; 3]) -> f64 {
-    counts.whole * activations
+/// Bytes of a stage, whatever is recomputed.
+#[derive(Clone, Copy)]
+struct Bytes {
+    /// Of a micro-batch that keeps all.
+    activations: f64,
+    /// Of one between the halves of its backward pass.
+    context: f64,
+    gradients: f64,
+    workspace: f64,
+}
+
+fn held(counts: Counts, chosen: &Recomputed, bytes: Bytes) -> f64 {
+    counts.whole * bytes.activations
         + counts.waiting * (chosen.inputs + chosen.kept)
         + counts.going * chosen.most
-        + counts.contexts * context
-        + counts.summed * gradients
+        + counts.contexts * bytes.context
+        + counts.summed * bytes.gradients
+        + counts.running * bytes.workspace
 }
 
 fn seconds_of(load: &Load, choice: &Choice) -> f64 {

@@ -374,7 +374,7 @@ impl Beginning {
         self.busy[worker] += own.map_or(0.0, |load| seconds(load, costs));
         let all = self.around[worker] + self.busy[worker];
         self.bound = self.bound.max(all / shape.updates());
-        self.fixed[worker] += costs.memory.fixed;
+        self.fixed[worker] += costs.memory.fixed + costs.memory.gradients;
         let device = &shape.model.machine.devices[shape.devices[worker]];
         let memory = device.memory.map_or(f64::INFINITY, |bytes| bytes as f64);
         self.is_too_large |= self.fixed[worker] > memory;

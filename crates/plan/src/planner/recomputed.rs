@@ -11,6 +11,9 @@ pub(super) struct Run {
     pub quiet: f64,
     /// Bytes of the activations, without the input of the first layer.
     pub activations: f64,
+    /// The most bytes that a pass of these layers needs besides. While a layer runs, later ones have kept nothing yet, or
+    /// no more.
+    pub workspace: f64,
 }
 
 /// Time and memory of the last layers of a stage for a micro-batch that recomputes some of them.
@@ -25,7 +28,7 @@ pub(super) struct Recomputed {
     /// Bytes kept until the backward pass: inputs of segments, and activations of other layers.
     pub inputs: f64,
     pub kept: f64,
-    /// The most bytes during the backward pass.
+    /// The most bytes during the backward pass, with what layers need besides.
     pub most: f64,
     begin: Begin,
     /// Whether there is a segment.
@@ -48,7 +51,7 @@ impl Recomputed {
     pub fn keep(&mut self, run: Run) {
         self.quiet += run.forward;
         self.kept += run.activations;
-        self.most += run.activations;
+        self.most = run.activations + self.most.max(run.workspace);
         self.begin = Begin::Kept;
     }
 
@@ -58,11 +61,11 @@ impl Recomputed {
         self.enter(output);
         if self.has_segment {
             self.late += run.forward;
-            self.most = self.most.max(run.activations);
+            self.most = self.most.max(run.activations + run.workspace);
         } else {
             // It runs again while all layers after it wait.
             self.again += run.forward;
-            self.most += run.activations;
+            self.most = run.activations + self.most.max(run.workspace);
         }
         (self.begin, self.has_segment) = (Begin::Segment, true);
     }

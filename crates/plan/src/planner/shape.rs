@@ -47,6 +47,8 @@ struct SummedProfile {
     kept: Vec<u128>,
     context: Vec<u128>,
     bookkeeping: Vec<u128>,
+    /// Of each layer, what a pass needs and all layers up to it keep.
+    reach: RangeMax,
 }
 
 impl SummedProfile {
@@ -56,7 +58,11 @@ impl SummedProfile {
             running_sums(layers.iter().map(|layer| u128::from(part(layer))))
         };
         let sums = |part: fn(&LayerProfile) -> f64| running_sums(layers.iter().map(part));
+        let kept = bytes(LayerProfile::kept_or_output);
+        let reach = layers.iter().zip(&kept[1..]);
+        let reach = reach.map(|(layer, kept)| u128::from(layer.workspace_or_gradients()) + kept);
         Self {
+            reach: RangeMax::new(reach.collect()),
             forward: sums(|layer| layer.forward),
             quiet: sums(LayerProfile::quiet_or_forward),
             faster: sums(|layer| layer.quiet_or_forward().min(layer.forward)),
@@ -64,7 +70,7 @@ impl SummedProfile {
             weight: sums(LayerProfile::weight_or_half),
             parameters: bytes(|layer| layer.parameters),
             trained: bytes(LayerProfile::trained_or_all),
-            kept: bytes(LayerProfile::kept_or_output),
+            kept,
             context: bytes(LayerProfile::context_or_kept),
             bookkeeping: bytes(|layer| layer.bookkeeping.unwrap_or_default()),
             profile,
@@ -80,6 +86,35 @@ fn running_sums<T: AddAssign + Copy + Default>(numbers: impl Iterator<Item = T>)
         sum
     });
     iter::once(T::default()).chain(running).collect()
+}
+
+/// Numbers whose largest in any range is known, without looking at each.
+struct RangeMax {
+    /// The largest of 1, 2, 4, … numbers from each on.
+    levels: Vec<Vec<u128>>,
+}
+
+impl RangeMax {
+    fn new(numbers: Vec<u128>) -> Self {
+        let (mut levels, mut length) = (vec![numbers], 1);
+        while let Some(last) = levels.last().filter(|last| last.len() > length) {
+            let pairs = last.iter().zip(&last[length..]);
+            let next = pairs.map(|(one, other)| *one.max(other)).collect();
+            levels.push(next);
+            length *= 2;
+        }
+        Self { levels }
+    }
+
+    /// The largest of a range; 0 of an empty one.
+    fn of(&self, range: &Range<usize>) -> u128 {
+        let Some(level) = range.len().checked_ilog2() else {
+            return 0;
+        };
+        let length = 1 << level;
+        let level = &self.levels[level as usize];
+        level[range.start].max(level[range.end - length])
+    }
 }
 
 /// The sum over a run of layers.
@@ -119,7 +154,7 @@ impl<'a> ProfiledModel<'a> {
     pub fn first_like(&self, device: usize) -> usize {
         let devices = &self.machine.devices;
         let own = &devices[device];
-        let is_like = |other: &DeviceSpec| (other.speed, other.memory) == (own.speed, own.memory);
+        let is_like = |other: &DeviceSpec| other.is_like(own);
         match self.profiles.len() {
             1 => devices.iter().position(is_like).unwrap_or(device),
             _ => device,
@@ -186,6 +221,7 @@ impl<'a> ProfiledModel<'a> {
             forward: self.sum(device, &sums.forward, &layers),
             quiet: self.sum(device, &sums.quiet, &layers),
             activations: bytes(&sums.kept, &layers) as f64,
+            workspace: sums.reach.of(&layers).saturating_sub(sums.kept[layers.end]) as f64,
         }
     }
 
@@ -239,21 +275,9 @@ impl<'a> ProfiledModel<'a> {
                 kept: recomputed.kept,
                 rerun: recomputed.most,
                 context: self.context(&layers),
-                workspace: 0.0, // it depends on all stages of a worker
+                workspace: run.workspace,
             },
         }
-    }
-
-    /// The most bytes that a pass of these layers needs besides what all of them keep. While a layer runs, later ones
-    /// have kept nothing yet, or no more.
-    fn workspace(&self, layers: &Range<usize>) -> u64 {
-        let (mut most, mut later) = (0_u64, 0_u64);
-        for layer in self.on(0).profile.layers[layers.clone()].iter().rev() {
-            let own = layer.workspace.unwrap_or_default();
-            most = most.max(own.saturating_sub(later));
-            later = later.saturating_add(layer.kept_or_output());
-        }
-        most
     }
 
     /// The gradients of these layers in buckets, the last layers first: the part of the backward pass, or
@@ -368,7 +392,7 @@ impl<'a> Shape<'a> {
             devices,
             mode,
             weights,
-            batch: model.on(0).profile.input.saturating_mul(fed(schedule)),
+            batch: (model.on(0).profile.input).saturating_mul(fed(model, devices, schedule)),
             versions: schedule.weight_versions(weights)?,
             loads: loads(schedule, &whole),
             whole,
@@ -464,9 +488,10 @@ impl<'a> Shape<'a> {
         let ranges = ranges(cut);
         let rest = self.besides_held(worker, &ranges);
         let mut memory = MemoryUse {
-            gradients: rest.gradients.saturating_add(held.gradients as u64),
+            gradients: held.gradients as u64,
             inputs: held.inputs as u64,
             activations: (held.activations + held.contexts) as u64,
+            workspace: held.workspace as u64,
             ..rest
         };
         // At an update, all gradients are there, and what passes need is gone.
@@ -505,14 +530,12 @@ impl<'a> Shape<'a> {
             rest.parameters = rest.parameters.saturating_mul(versions);
             rest.optimizer = rest.optimizer.saturating_mul(2);
         }
-        let passing = self.passing_gradients(worker, ranges);
         let copies = self.loads[worker]
             .iter()
             .map(|load| self.copies(&ranges[load.stage]));
         MemoryUse {
             parameters: copies.fold(rest.parameters, u64::saturating_add),
-            gradients: passing,
-            workspace: self.workspace(worker, ranges),
+            gradients: 0,
             batch: self.batch * u64::from(self.has_first(worker)),
             ..rest
         }
@@ -551,24 +574,6 @@ impl<'a> Shape<'a> {
         most.saturating_mul(u64::from(self.model.state.offloaded))
     }
 
-    /// What passes of a worker need besides what its stages keep.
-    fn workspace(&self, worker: usize, ranges: &[Range<usize>]) -> u64 {
-        let stages = self.loads[worker].iter();
-        let of_stages = stages.map(|load| self.model.workspace(&ranges[load.stage]));
-        of_stages.max().unwrap_or_default()
-    }
-
-    /// Gradients that are added to those of other micro-batches, one layer at a time, where no workspace is known. The
-    /// largest layers tend to be the last, while most activations are still in memory.
-    fn passing_gradients(&self, worker: usize, ranges: &[Range<usize>]) -> u64 {
-        let adding = self.loads[worker].iter().filter(|load| load.count > 1);
-        let layers = adding.flat_map(|load| ranges[load.stage].clone());
-        let known = &self.model.on(0).profile.layers;
-        let layers = layers.filter(|&layer| known[layer].workspace.is_none());
-        let bytes = layers.map(|layer| self.model.trained(&(layer..layer + 1)));
-        bytes.max().unwrap_or_default()
-    }
-
     pub fn costs(&self, cut: &[usize], recompute: &Recompute) -> Costs {
         let ranges = ranges(cut);
         let mut stages = Vec::with_capacity(ranges.len());
@@ -580,10 +585,6 @@ impl<'a> Shape<'a> {
                 (replicas.iter().map(own)).max_by(|a, b| seconds(&a.1).total_cmp(&seconds(&b.1)));
             let (worker, mut costs) = slowest.unwrap_or_default();
             costs.buckets = self.buckets(replicas, worker, layers.clone());
-            let workspaces = replicas
-                .iter()
-                .map(|&worker| self.workspace(worker, &ranges));
-            costs.memory.workspace = workspaces.max().unwrap_or_default() as f64;
             stages.push(costs);
         }
         let links = (1..ranges.len()).map(|stage| self.link(stage - 1));
@@ -683,21 +684,25 @@ pub(crate) fn ranges(cut: &[usize]) -> Vec<Range<usize>> {
     next.collect()
 }
 
-/// The micro-batches that a worker with the first stage has the inputs of: those of a mini-batch, or in windows, whose
-/// mini-batches come one after another, those in flight.
-fn fed(schedule: &Schedule) -> u64 {
+/// The micro-batches whose inputs a worker with the first stage has in memory: on a CPU those of a mini-batch, elsewhere
+/// those that were copied there, which are in flight.
+fn fed(model: &ProfiledModel, devices: &[usize], schedule: &Schedule) -> u64 {
     let of_worker = |&worker: &usize| {
         let own = schedule.workers()[worker].iter();
-        let (mut now, mut most) = (0_u64, 0);
+        let (mut all, mut now, mut most) = (0, 0_u64, 0);
         for action in own.filter(|action| action.stage == 0) {
             if action.pass == Pass::Forward {
-                now += 1;
+                (all, now) = (all + 1, now + 1);
                 most = most.max(now);
-            } else if action.pass.sends_gradient() && schedule.is_asynchronous() {
+            } else if action.pass.sends_gradient() {
                 now -= 1;
             }
         }
-        most
+        let of_mini_batch = all / schedule.updates().max(1) as u64;
+        match model.machine.devices[devices[worker]].is_cpu() {
+            true => most.max(of_mini_batch),
+            false => most,
+        }
     };
     let workers = schedule.replicas(0).iter();
     workers.map(of_worker).max().unwrap_or_default()

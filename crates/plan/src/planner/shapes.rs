@@ -294,9 +294,7 @@ fn compositions(sum: usize, begun: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
 /// fastest devices in the machine's order.
 fn orders(request: &PlanRequest, workers: usize) -> Vec<Vec<usize>> {
     let devices = &request.machine.devices;
-    let equal = |a: usize, b: usize| {
-        (devices[a].speed, devices[a].memory) == (devices[b].speed, devices[b].memory)
-    };
+    let equal = |a: usize, b: usize| devices[a].is_like(&devices[b]);
     if (1..devices.len()).all(|device| equal(0, device)) {
         return vec![(0..workers).collect()];
     }

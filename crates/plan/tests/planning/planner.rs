@@ -70,16 +70,20 @@ fn costs(
     // The first stage finds its inputs in the mini-batch.
     let mut input = 0.0;
     let fed = |&worker: &usize| {
-        let (mut now, mut most) = (0.0, 0.0_f64);
+        let (mut now, mut most, mut all) = (0.0, 0.0_f64, 0);
         for action in schedule.workers()[worker].iter().filter(|a| a.stage == 0) {
             match action.pass {
-                Pass::Forward => now += 1.0,
-                Pass::Backward | Pass::InputGradient if schedule.is_asynchronous() => now -= 1.0,
+                Pass::Forward => (now, all) = (now + 1.0, all + 1),
+                Pass::Backward | Pass::InputGradient => now -= 1.0,
                 _ => {}
             }
             most = most.max(now);
         }
-        most
+        // A CPU has the whole mini-batch.
+        match device(worker).name.as_str() {
+            "cpu" => most.max((all / schedule.updates().max(1)) as f64),
+            _ => most,
+        }
     };
     let fed = schedule.replicas(0).iter().map(fed).fold(0.0, f64::max);
     for (stage, &count) in cut.iter().enumerate() {
@@ -137,27 +141,10 @@ fn costs(
                 kept: rerun.kept,
                 rerun: rerun.most,
                 context: layers[0].context.map_or(input, |_| 0.0) + sum(&|l| context(l) as f64),
-                workspace: 0.0,
+                workspace: workspace(layers),
             },
         });
         input = layers.last().unwrap().output as f64;
-    }
-    // While a layer runs, later ones of its stage keep nothing. Stages of a worker run one at a time.
-    let workspace = |stage: usize| {
-        let first: usize = cut[..stage].iter().sum();
-        let layers = &profile.layers[first..first + cut[stage]];
-        let beyond = |at: usize| {
-            let later = &layers[at + 1..];
-            let kept: u64 = later.iter().map(|l| l.kept.unwrap_or(l.output)).sum();
-            layers[at].workspace.unwrap_or(0) as f64 - kept as f64
-        };
-        (0..layers.len()).map(beyond).fold(0.0, f64::max)
-    };
-    for (stage, costs) in stages.iter_mut().enumerate() {
-        let workers = schedule.replicas(stage).iter();
-        let beside = workers.flat_map(|&worker| &schedule.workers()[worker]);
-        let of_beside = beside.map(|action| workspace(action.stage));
-        costs.memory.workspace = of_beside.fold(0.0, f64::max);
     }
     let mut links = Vec::new();
     for stage in 1..cut.len() {
@@ -182,6 +169,21 @@ fn costs(
         speeds: schedule.workers().iter().enumerate().map(speed).collect(),
         weights: WeightPolicy::default(),
     }
+}
+
+/// What a layer's pass needs besides.
+fn beside(layer: &LayerProfile) -> u64 {
+    layer.workspace.unwrap_or(trained_bytes(layer))
+}
+
+/// What a pass of some layers needs besides what all of them keep.
+fn workspace(layers: &[LayerProfile]) -> f64 {
+    let beyond = |at: usize| {
+        let later = layers[at + 1..].iter();
+        let kept: u64 = later.map(|l| l.kept.unwrap_or(l.output)).sum();
+        beside(&layers[at]) as f64 - kept as f64
+    };
+    (0..layers.len()).map(beyond).fold(0.0, f64::max)
 }
 
 /// What a stage of some layers repeats and keeps of a micro-batch that recomputes segments of them.
@@ -226,20 +228,27 @@ impl Rerun {
                 values.push((layer, bytes(layer)));
             }
         }
-        let all_values: f64 = values.iter().map(|value| value.1).sum();
-        all.most = all_values;
         for (place, run) in segments.iter().rev().enumerate() {
             let seconds: f64 = run.clone().map(|layer| layers[layer].forward).sum();
-            let here: f64 = run.clone().map(bytes).sum();
-            if place == 0 {
-                all.again = seconds;
-                all.most = all_values + here;
-            } else {
-                all.late += seconds;
-                values.retain(|&(layer, _)| layer < run.end);
-                let before: f64 = values.iter().map(|value| value.1).sum();
-                all.most = all.most.max(before + here);
+            match place {
+                0 => all.again = seconds,
+                _ => all.late += seconds,
             }
+        }
+        // Backward, layer by layer: values and tapes up to it are there, and the last segment's from the begin.
+        let last = segments.last();
+        for layer in own {
+            let is_there = |other: usize| other <= layer;
+            let kept: f64 = (values.iter().filter(|value| is_there(value.0)))
+                .map(|value| value.1)
+                .sum();
+            let tapes = segments.iter().filter(|run| {
+                let runs_early = last == Some(run) && run.end <= layer;
+                run.contains(&layer) || runs_early
+            });
+            let tapes = tapes.flat_map(|run| run.clone()).filter(|&at| is_there(at));
+            let tapes: f64 = tapes.map(bytes).sum();
+            all.most = all.most.max(kept + tapes + beside(&layers[layer]) as f64);
         }
         all
     }
@@ -310,24 +319,6 @@ fn buckets(
         left = &left[..first];
     }
     buckets
-}
-
-/// The gradients of each worker's largest layer without a known workspace, if it adds any up.
-fn passing_gradients(request: &PlanRequest, schedule: &Schedule, cut: &[usize]) -> Vec<u64> {
-    let workers = schedule.workers().iter().map(|actions| {
-        let forwards = |stage: usize| {
-            let is_own = |a: &&Action| a.stage == stage && a.pass == Pass::Forward;
-            actions.iter().filter(is_own).count()
-        };
-        let stages = (0..cut.len()).filter(|&stage| forwards(stage) > 1);
-        let layers = stages.flat_map(|stage| {
-            let first: usize = cut[..stage].iter().sum();
-            &request.profile.layers[first..first + cut[stage]]
-        });
-        let unknown = layers.filter(|layer| layer.workspace.is_none());
-        unknown.map(trained_bytes).max().unwrap_or(0)
-    });
-    workers.collect()
 }
 
 /// PipeDream's schedules: of each stage and of replicas of stages, each with a micro-batch in every update.
@@ -421,14 +412,11 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
                         let costs =
                             costs(request, schedule, micro_batches, recompute, &cut, &devices);
                         let simulation = schedule.simulate(&costs).unwrap();
-                        let passing = passing_gradients(request, schedule, &cut);
-                        let memory = simulation.peak_memory().into_iter().zip(passing);
                         let kept = kept_for_failures(request, schedule, &cut);
-                        let memory =
-                            (memory.zip(kept)).map(|((needs, more), kept)| (needs, more + kept));
-                        let fits = memory.zip(&devices).all(|((needs, passing), &device)| {
+                        let memory = simulation.peak_memory().into_iter().zip(kept);
+                        let fits = memory.zip(&devices).all(|((needs, kept), &device)| {
                             let has = request.machine.devices[device].memory;
-                            has.is_none_or(|has| needs as u64 + passing <= has)
+                            has.is_none_or(|has| needs as u64 + kept <= has)
                         });
                         let time = simulation.makespan() / schedule.updates().max(1) as f64;
                         if fits && best.is_none_or(|best| time < best) {
@@ -609,7 +597,7 @@ fn profile(layers: std::ops::Range<usize>) -> impl Strategy<Value = Profile> {
 
 fn machine(devices: usize, unequal: bool, memory: Option<u64>) -> Machine {
     let device = |index: usize| DeviceSpec {
-        name: index.to_string(),
+        name: ["cpu", "cuda:0"][index % 2].to_owned(),
         speed: 1.0 + f64::from(unequal) * index as f64 / 2.0,
         memory: memory.map(|bytes| bytes + 100 * index as u64 * u64::from(unequal)),
     };
@@ -726,10 +714,8 @@ proptest! {
         };
         let found = setup.forecast(cut).unwrap();
         prop_assert!((found.step_time / expected.makespan() - 1.0).abs() < 1e-9);
-        let passing = passing_gradients(&request, &schedule, cut);
-        let expected = expected.peak_memory().into_iter().zip(passing);
-        for (found, (expected, passing)) in found.memory.iter().zip(expected) {
-            prop_assert_eq!(found.total(), expected as u64 + passing);
+        for (found, expected) in found.memory.iter().zip(expected.peak_memory()) {
+            prop_assert_eq!(found.total(), expected as u64);
         }
     }
 }

@@ -40,7 +40,7 @@ pub struct HeldBytes {
     pub activations: f64,
     /// What the weight gradients still need.
     pub contexts: f64,
-    /// What a running pass needs besides.
+    /// What a running pass needs besides; while a micro-batch is recomputed, that is among its activations.
     pub workspace: f64,
     /// The sums of gradients. While the first micro-batch adds its own, they take the place of its activations.
     pub gradients: f64,
@@ -152,7 +152,8 @@ impl Simulation<'_> {
                 }
                 _ => {}
             }
-            if action.pass != Pass::Update {
+            let is_rerun = action.pass.sends_gradient() && !is_kept;
+            if action.pass != Pass::Update && !is_rerun {
                 held.workspace = memory.workspace;
             }
             visit(MemoryAt {

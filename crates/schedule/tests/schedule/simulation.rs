@@ -430,11 +430,10 @@ impl<'a> Naive<'a> {
                 Pass::Forward if self.is_kept(action) => keep(memory.activations, workspace),
                 Pass::Forward => keep(memory.input + memory.kept, workspace),
                 Pass::Backward | Pass::InputGradient => {
-                    let during = match self.is_kept(action) {
-                        true => memory.activations,
-                        false => memory.rerun,
-                    };
-                    keep(during, workspace);
+                    match self.is_kept(action) {
+                        true => keep(memory.activations, workspace),
+                        false => keep(memory.rerun, 0.0),
+                    }
                     let after = match action.pass {
                         Pass::InputGradient => memory.context,
                         _ => 0.0,
