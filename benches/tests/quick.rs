@@ -198,7 +198,10 @@ fn memory() {
         let item = row["item"].as_str().unwrap();
         if ["optimizer", "gradients"].contains(&item) {
             let ratio = row["ratio"].as_f64().unwrap();
-            assert!((0.8..1.1).contains(&ratio), "{row}");
+            // A step of one micro-batch needs most before it has gradients.
+            let is_before = item == "gradients" && row["way"] == "naive-1";
+            let near = if is_before { 0.0..0.1 } else { 0.8..1.1 };
+            assert!(near.contains(&ratio), "{row}");
         }
     }
     assert_eq!(rows(&results, "predicted: the papers'").len(), 5);
