@@ -199,7 +199,9 @@ impl<L: Layer> LayerBench<'_, L> {
         sum: &mut GradientsAccumulator<L>,
     ) -> Result<Option<u64>, BoxedError> {
         self.sync()?;
-        let before = self.allocated();
+        let Some(before) = self.allocated() else {
+            return Ok(None);
+        };
         let own = StageValues {
             flow: match self.pass.first {
                 0 => input.flow.clone(), // it is a part of the mini-batch
@@ -210,9 +212,11 @@ impl<L: Layer> LayerBench<'_, L> {
         let (recorded, _) = self.record(&own)?;
         drop(own);
         let (deferred, _) = self.first_half(recorded, BackwardScope::Input, sum)?;
-        let context = before.zip(self.allocated());
+        let context = self
+            .allocated()
+            .map(|after| after.saturating_sub(before) as u64);
         drop(deferred);
-        Ok(context.map(|(before, after)| after.saturating_sub(before) as u64))
+        Ok(context)
     }
 
     /// The most bytes of a forward and a backward pass besides what is kept between them. Those of a GPU are not known:
