@@ -92,3 +92,18 @@ impl SweepArguments {
         self
     }
 }
+
+/// Flags of the benchmarks that measure memory in child processes.
+#[derive(Args, Clone, Debug, Serialize)]
+pub struct MemoryArguments {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub arguments: Arguments,
+    /// Micro-batches
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub micro_batches: usize,
+    /// Measure this memory, for the program that started this one
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub memory_of: Option<String>,
+}

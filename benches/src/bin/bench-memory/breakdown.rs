@@ -2,38 +2,19 @@
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench-memory breakdown`
 
-use clap::Args;
-use serde::Serialize;
 use stovepipe_benches::{
     Failure,
-    arguments::Arguments,
+    arguments::MemoryArguments,
     bench_model::BenchModel,
     contender::ContenderWork,
     layers::{LayerCost, cut_in_two, totals},
     learning::LoopKind,
-    measure::{compute_alone, count, take_turns},
-    memory::show_memory,
+    measure::{count, take_turns},
     models::models,
     piped::PipedSettings,
     report::{BenchReport, Cell, ReportTable, cell},
     step_times::{StepTimes, step_times},
 };
-
-use crate::COUNTER;
-
-/// Where the time and the memory of a step go
-#[derive(Args, Serialize)]
-pub struct Flags {
-    #[command(flatten)]
-    arguments: Arguments,
-    /// Micro-batches
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    micro_batches: usize,
-    /// Measure this memory, for the program that started this one
-    #[arg(long, hide = true)]
-    #[serde(skip)]
-    memory_of: Option<String>,
-}
 
 const NOTE: &str = "\
 All times are in milliseconds, of threads that compute alone. The allocator counts, which costs all
@@ -57,14 +38,7 @@ memory:   bytes counted by the allocator, in MiB, each row in its own process. r
           optimizer: AdamW's state. held: inputs + activations of each stage, in micro-batches, by
           the engine's report.";
 
-pub fn main(mut flags: Flags) -> Result<(), Failure> {
-    compute_alone()?;
-    if let Some(subject) = &flags.memory_of {
-        return show_memory(subject, &COUNTER);
-    }
-    if flags.arguments.quick {
-        flags.micro_batches = flags.micro_batches.min(2);
-    }
+pub fn main(flags: MemoryArguments) -> Result<(), Failure> {
     let mut bench = Breakdown {
         report: BenchReport::begin("breakdown", &flags)?,
         flags,
@@ -78,7 +52,7 @@ pub fn main(mut flags: Flags) -> Result<(), Failure> {
 
 struct Breakdown {
     report: BenchReport,
-    flags: Flags,
+    flags: MemoryArguments,
 }
 
 impl Breakdown {

@@ -3,40 +3,22 @@
 //! `cargo build --release -p stovepipe-benches && target/release/bench-memory forecast`
 
 use burn::tensor::Device;
-use clap::Args;
-use serde::Serialize;
 use stovepipe::{
     plan::{Forecast, MemoryUse, Profile},
     schedule::{Recompute, Rule, Scheduler as _},
 };
 use stovepipe_benches::{
     Failure,
-    arguments::Arguments,
+    arguments::{Arguments, MemoryArguments},
     bench_model::BenchModel,
     learning::LoopKind,
-    measure::compute_alone,
-    memory::show_memory,
     models::{model, models},
     piped::{PipedSettings, cpus},
     recipe::ModelShape,
     report::{BenchReport, ReportTable, cell},
 };
 
-use crate::{COUNTER, profiler};
-
-/// The bytes of trainings next to their forecasts
-#[derive(Args, Serialize)]
-pub struct Flags {
-    #[command(flatten)]
-    arguments: Arguments,
-    /// Micro-batches
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    micro_batches: usize,
-    /// Measure this memory, for the program that started this one
-    #[arg(long, hide = true)]
-    #[serde(skip)]
-    memory_of: Option<String>,
-}
+use crate::profiler;
 
 const WORKERS: usize = 2;
 
@@ -49,14 +31,7 @@ by-layer: halfway between the forecasts for `always` and `never`.
 forecast: the forecast over the peak of four steps, the last two with AdamW's states. Columns in MiB.
 held: gradients, inputs, activations and workspace, of both workers at once.";
 
-pub fn main(mut flags: Flags) -> Result<(), Failure> {
-    compute_alone()?;
-    if let Some(subject) = &flags.memory_of {
-        return show_memory(subject, &COUNTER);
-    }
-    if flags.arguments.quick {
-        flags.micro_batches = flags.micro_batches.min(2);
-    }
+pub fn main(flags: MemoryArguments) -> Result<(), Failure> {
     let mut report = BenchReport::begin("forecast", &flags)?;
     report.note(NOTE);
     for model in models(&flags.arguments, 16) {
@@ -78,7 +53,7 @@ fn larger(usual: &dyn BenchModel, arguments: &Arguments) -> Box<dyn BenchModel> 
     model(shape, usual.samples())
 }
 
-fn compare(model: &dyn BenchModel, flags: &Flags) -> Result<ReportTable, Failure> {
+fn compare(model: &dyn BenchModel, flags: &MemoryArguments) -> Result<ReportTable, Failure> {
     let profile = model.profile_by(&profiler(&Device::flex()))?;
     let m = flags.micro_batches;
     let mut table = ReportTable::new(format!("{}: m = {m}", model.name()));
@@ -156,14 +131,7 @@ fn forecasts(
 fn held_at_once(plan: &PipedSettings, profile: &Profile) -> Result<u64, Failure> {
     let schedule = plan.actions()?;
     let costs = plan.costs(profile)?;
-    let memory = schedule.simulate(&costs)?.memory();
-    let now = |seconds: f64| -> f64 {
-        let of_workers = memory.iter().map(|own| {
-            let begun = own.iter().take_while(|at| at.seconds <= seconds);
-            begun.last().map_or(0.0, |at| at.held.total())
-        });
-        of_workers.sum()
-    };
-    let moments = memory.iter().flatten().map(|at| now(at.seconds));
-    Ok(moments.fold(0.0, f64::max) as u64)
+    let memory = schedule.simulate(&costs)?.memory_of_all();
+    let totals = memory.iter().map(|at| at.held.total());
+    Ok(totals.fold(0.0, f64::max) as u64)
 }

@@ -180,10 +180,14 @@ impl<L: Layer> LayerBench<'_, L> {
         })
     }
 
+    /// What counts bytes of the host, if layers are there.
+    fn on_host<C>(&self, counter: Option<C>) -> Option<C> {
+        counter.filter(|_| self.setting.device.memory_pool_usage().is_none())
+    }
+
     /// Bytes of a copy of the layer besides its tensors. They are the host's, so a GPU's are not known to have any.
     fn bookkeeping(&self) -> Option<u64> {
-        let is_host = self.setting.device.memory_pool_usage().is_none();
-        let allocated = self.setting.allocated.filter(|_| is_host)?;
+        let allocated = self.on_host(self.setting.allocated)?;
         let before = allocated();
         let copy = copies::live(&self.layer);
         let after = allocated();
@@ -227,8 +231,7 @@ impl<L: Layer> LayerBench<'_, L> {
         kept: Option<usize>,
         sum: &mut GradientsAccumulator<L>,
     ) -> Result<Option<u64>, BoxedError> {
-        let is_host = self.setting.device.memory_pool_usage().is_none();
-        let peak_of = self.setting.peak_of.filter(|_| is_host);
+        let peak_of = self.on_host(self.setting.peak_of);
         let (Some(peak_of), Some(kept)) = (peak_of, kept) else {
             return Ok(None);
         };

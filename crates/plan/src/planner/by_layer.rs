@@ -41,8 +41,14 @@ struct Counts {
 
 impl Counts {
     fn values(self) -> [f64; 6] {
-        let now = [self.whole, self.waiting, self.going, self.contexts];
-        [now[0], now[1], now[2], now[3], self.summed, self.running]
+        [
+            self.whole,
+            self.waiting,
+            self.going,
+            self.contexts,
+            self.summed,
+            self.running,
+        ]
     }
 }
 

@@ -387,14 +387,16 @@ impl<'a> Shape<'a> {
         let whole: Vec<_> = stages
             .map(|stage| mode.pattern().kept(schedule, stage))
             .collect();
+        let loads = loads(schedule, &whole);
+        let fed = fed(model, devices, schedule, &loads);
         Ok(Self {
             model,
             devices,
             mode,
             weights,
-            batch: (model.on(0).profile.input).saturating_mul(fed(model, devices, schedule)),
+            batch: (model.on(0).profile.input).saturating_mul(fed as u64),
             versions: schedule.weight_versions(weights)?,
-            loads: loads(schedule, &whole),
+            loads,
             whole,
             ends_with_gradient: passes
                 .all(|pass| matches!(pass, Pass::Forward | Pass::Backward | Pass::Update)),
@@ -686,26 +688,19 @@ pub(crate) fn ranges(cut: &[usize]) -> Vec<Range<usize>> {
 
 /// The micro-batches whose inputs a worker with the first stage has in memory: on a CPU those of a mini-batch, elsewhere
 /// those that were copied there, which are in flight.
-fn fed(model: &ProfiledModel, devices: &[usize], schedule: &Schedule) -> u64 {
-    let of_worker = |&worker: &usize| {
-        let own = schedule.workers()[worker].iter();
-        let (mut all, mut now, mut most) = (0, 0_u64, 0);
-        for action in own.filter(|action| action.stage == 0) {
-            if action.pass == Pass::Forward {
-                (all, now) = (all + 1, now + 1);
-                most = most.max(now);
-            } else if action.pass.sends_gradient() {
-                now -= 1;
-            }
-        }
-        let of_mini_batch = all / schedule.updates().max(1) as u64;
-        match model.machine.devices[devices[worker]].is_cpu() {
-            true => most.max(of_mini_batch),
-            false => most,
-        }
-    };
-    let workers = schedule.replicas(0).iter();
-    workers.map(of_worker).max().unwrap_or_default()
+fn fed(
+    model: &ProfiledModel,
+    devices: &[usize],
+    schedule: &Schedule,
+    loads: &[Vec<Load>],
+) -> usize {
+    let on_cpus = schedule.replicas(0).iter();
+    let on_cpus = on_cpus.filter(|&&worker| model.machine.devices[devices[worker]].is_cpu());
+    let of_first = on_cpus.flat_map(|&worker| &loads[worker]);
+    let of_first = of_first.filter(|load| load.stage == 0);
+    let of_mini_batches = of_first.map(|load| load.count / schedule.updates().max(1));
+    let in_flight = schedule.peak_in_flight()[0];
+    of_mini_batches.fold(in_flight, usize::max)
 }
 
 fn loads(schedule: &Schedule, whole: &[Vec<bool>]) -> Vec<Vec<Load>> {

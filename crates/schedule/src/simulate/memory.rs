@@ -1,6 +1,10 @@
 //! Memory of a simulated step.
 
-use std::{collections::HashSet, iter};
+use std::{
+    collections::HashSet,
+    iter,
+    ops::{Add, Sub},
+};
 
 use super::Simulation;
 use crate::Pass;
@@ -61,6 +65,34 @@ impl HeldBytes {
     pub fn total(self) -> f64 {
         let of_passes = self.inputs + self.activations + self.contexts + self.workspace;
         of_passes + self.gradients
+    }
+}
+
+impl Add for HeldBytes {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            inputs: self.inputs + other.inputs,
+            activations: self.activations + other.activations,
+            contexts: self.contexts + other.contexts,
+            workspace: self.workspace + other.workspace,
+            gradients: self.gradients + other.gradients,
+        }
+    }
+}
+
+impl Sub for HeldBytes {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self {
+            inputs: self.inputs - other.inputs,
+            activations: self.activations - other.activations,
+            contexts: self.contexts - other.contexts,
+            workspace: self.workspace - other.workspace,
+            gradients: self.gradients - other.gradients,
+        }
     }
 }
 
@@ -128,6 +160,45 @@ impl Simulation<'_> {
             memory
         };
         (0..self.slots.len()).map(of_worker).collect()
+    }
+
+    /// What all workers together keep over time, as [`memory`](Self::memory) has it for each.
+    ///
+    /// ```
+    /// use stovepipe_schedule::{Costs, GPipe, Scheduler};
+    ///
+    /// let mut costs = Costs::uniform(2, 1.0, 2.0, 0.0);
+    /// for stage in &mut costs.stages {
+    ///     stage.memory.activations = 10.0;
+    /// }
+    /// let schedule = GPipe.schedule(2, 1)?;
+    /// let memory = schedule.simulate(&costs)?.memory_of_all();
+    /// let bytes: Vec<_> = memory.iter().map(|at| (at.seconds, at.held.total())).collect();
+    /// assert_eq!(bytes, [(0.0, 10.0), (1.0, 20.0), (2.0, 20.0), (4.0, 10.0), (6.0, 0.0)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn memory_of_all(&self) -> Vec<MemoryAt> {
+        let of_workers = self.memory();
+        let events = of_workers.iter().enumerate();
+        let events = events.flat_map(|(worker, own)| own.iter().map(move |&at| (worker, at)));
+        let mut events: Vec<_> = events.collect();
+        events.sort_by(|(_, one), (_, other)| one.seconds.total_cmp(&other.seconds));
+        let (mut now, mut sum) = (
+            vec![HeldBytes::default(); of_workers.len()],
+            HeldBytes::default(),
+        );
+        let mut all: Vec<MemoryAt> = Vec::new();
+        for (worker, at) in events {
+            sum = sum + at.held - std::mem::replace(&mut now[worker], at.held);
+            let after = MemoryAt { held: sum, ..at };
+            // All that changes at one moment is one change.
+            match all.last_mut() {
+                Some(last) if last.seconds == at.seconds => *last = after,
+                _ => all.push(after),
+            }
+        }
+        all
     }
 
     fn visit_memory(&self, worker: usize, mut visit: impl FnMut(MemoryAt)) {

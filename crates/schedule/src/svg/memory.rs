@@ -122,7 +122,7 @@ impl Simulation<'_> {
             body.append(text("gap", WIDTH / 2.0, y, gap));
         }
         if !measured.is_empty() {
-            let (fixed, memory) = (fixed.iter().sum::<f64>(), together(&memory));
+            let (fixed, memory) = (fixed.iter().sum::<f64>(), self.memory_of_all());
             let held = memory.iter().map(|at| at.held.total());
             let peak = fixed + held.fold(0.0, f64::max);
             let most = measured.iter().map(|&(_, bytes)| bytes).fold(0.0, f64::max);
@@ -145,39 +145,6 @@ impl Simulation<'_> {
         };
         page.add(Style::new(style)).add(body).to_string()
     }
-}
-
-/// What all workers keep over time.
-fn together(memory: &[Vec<MemoryAt>]) -> Vec<MemoryAt> {
-    let events = memory.iter().enumerate();
-    let events = events.flat_map(|(worker, own)| own.iter().map(move |&at| (worker, at)));
-    let mut events: Vec<_> = events.collect();
-    events.sort_by(|(_, one), (_, other)| one.seconds.total_cmp(&other.seconds));
-    let (mut of_workers, mut sum) = (vec![HeldBytes::default(); memory.len()], [0.0; 5]);
-    let items = |held: &HeldBytes| {
-        [
-            held.inputs,
-            held.activations,
-            held.contexts,
-            held.workspace,
-            held.gradients,
-        ]
-    };
-    let sums = events.into_iter().map(|(worker, at)| {
-        let before = std::mem::replace(&mut of_workers[worker], at.held);
-        let (before, now) = (items(&before), items(&at.held));
-        sum = std::array::from_fn(|item| sum[item] + now[item] - before[item]);
-        let [inputs, activations, contexts, workspace, gradients] = sum;
-        let held = HeldBytes {
-            inputs,
-            activations,
-            contexts,
-            workspace,
-            gradients,
-        };
-        MemoryAt { held, ..at }
-    });
-    sums.collect()
 }
 
 fn title(peaks: &[f64], labels: &[String]) -> String {
