@@ -7,6 +7,11 @@
 //! computes for the same micro-batches. On the CPU with one thread per stage, it has the same bits for any
 //! number of stages, recompute mode and schedule that
 //! [ascends](stovepipe_schedule::Schedule::is_ascending).
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `wgpu`, `vulkan`, `metal`, `cuda`, `rocm` | Burn's backend of that name |
+//! | `flex` | Burn's CPU backend; in every build, since the engine needs it |
 
 // The derives use this name inside the crate too.
 extern crate self as stovepipe_pipeline;
@@ -23,6 +28,7 @@ pub use api::{
     builder::PipelineBuilder,
     cross_entropy::{CrossEntropy, TokenLogits},
     error::{BuildError, StepError},
+    gradient_store::GradientStore,
     objective::{MeanOf, Objective},
     pipeline::{Pipeline, Stage},
     precision::{LossScaler, Precision},

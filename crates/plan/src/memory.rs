@@ -13,6 +13,9 @@ pub struct OptimizerState {
     pub on_device: u8,
     /// Elsewhere, but for those of three layers while these are updated.
     pub offloaded: u8,
+    /// Whether gradients are elsewhere as well, but for those of three layers: of stages without replicas.
+    #[serde(default)]
+    pub offloads_gradients: bool,
 }
 
 impl OptimizerState {
@@ -28,6 +31,7 @@ impl OptimizerState {
         Self {
             on_device,
             offloaded: 0,
+            offloads_gradients: false,
         }
     }
 }
@@ -89,7 +93,7 @@ impl MemoryUse {
     pub fn at_rest(parameters: u64, trained: u64, state: OptimizerState) -> Self {
         Self {
             parameters,
-            gradients: trained,
+            gradients: trained * u64::from(!state.offloads_gradients),
             optimizer: trained.saturating_mul(u64::from(state.on_device)),
             ..Self::default()
         }

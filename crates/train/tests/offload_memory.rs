@@ -1,4 +1,4 @@
-//! What an optimizer's state takes on the device and off it, counted by the allocator.
+//! What training takes if states and gradients are on the device and off it, counted by the allocator.
 //!
 //! Each case is a process of its own: this program again, so that the most that was ever allocated is that case's.
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -19,6 +19,8 @@ static ALLOCATOR: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::
 const CASE: &str = "STOVEPIPE_OFFLOAD_CASE";
 const LAYERS: usize = 24;
 const WIDTH: usize = 256;
+/// Half of the weights and two states of each, in layers.
+const BUDGET: f64 = 1.5 * LAYERS as f64;
 /// Bytes of a layer.
 const LAYER: f64 = (4 * WIDTH * (WIDTH + 1)) as f64;
 
@@ -28,17 +30,21 @@ fn measured(is_away: bool) -> f64 {
     let device = Device::flex();
     let builder = Pipeline::builder(layers)
         .devices([device.clone()])
-        .micro_batches(1);
+        .micro_batches(2);
     let mut pipeline = builder.build().unwrap().materialize();
     let mut optimizer = StagedOptimizer::new(&TrainSettings::default(), 1);
     if is_away {
         let file = |_: &_| tempfile::tempfile().map(Some);
         optimizer = optimizer.offload(&pipeline.stages(), file).unwrap();
+        ALLOCATOR.set_limit((BUDGET * LAYER) as usize).unwrap();
     }
+    let stores = optimizer.gradient_stores();
     for _ in 0..3 {
-        let labels = Tensor::<1, Int>::zeros([2], &device);
-        let batch = (Tensor::ones([2, WIDTH], &device), labels);
-        let step = pipeline.train_step(batch, &CrossEntropy::new()).unwrap();
+        let labels = Tensor::<1, Int>::zeros([4], &device);
+        let batch = (Tensor::ones([4, WIDTH], &device), labels);
+        let step = pipeline
+            .train_step_into(batch, &CrossEntropy::new(), &stores)
+            .unwrap();
         optimizer
             .step(1e-3, &mut pipeline, step.gradients, Instant::now())
             .unwrap();
@@ -46,11 +52,11 @@ fn measured(is_away: bool) -> f64 {
     ALLOCATOR.max_allocated() as f64 / LAYER
 }
 
-/// Weights and gradients stay; of the states, those of three layers at most are there. (At first, an update has its
-/// result beside a weight, and more of them while it computes.)
+/// A model trains whose weights and states of AdamW are twice what the allocator grants: weights stay; of the rest,
+/// what belongs to three layers at most is there. On the device, its gradients are there besides.
 #[test]
-fn a_state_in_a_file_takes_no_memory() {
-    const TEST: &str = "a_state_in_a_file_takes_no_memory";
+fn a_model_trains_in_half_the_memory_of_its_weights_and_states() {
+    const TEST: &str = "a_model_trains_in_half_the_memory_of_its_weights_and_states";
     if let Ok(case) = env::var(CASE) {
         println!("[{}]", measured(case == "away"));
         return;
@@ -67,5 +73,5 @@ fn a_state_in_a_file_takes_no_memory() {
     println!("{here:.1} layers here, {away:.1} away");
     let layers = LAYERS as f64;
     assert!(here > 4.0 * layers, "{here}");
-    assert!(away < 2.0 * layers + 12.0, "{away}");
+    assert!(away <= BUDGET, "{away}");
 }

@@ -69,7 +69,7 @@ pub struct PlanFlags {
     /// Numbers kept for each parameter: 2 for Adam, 1 for momentum, 1 more each for --ema and --accumulate
     #[arg(long, value_name = "N", default_value_t = 2, help_heading = CHOICE)]
     pub optimizer_state: u8,
-    /// What lies off its device between updates: optimizer, for up to two of these numbers, or nothing
+    /// What lies off its device: optimizer, for up to two of these numbers and gradients, or nothing
     #[arg(long, value_enum, default_value_t = OffloadSetting::None, help_heading = CHOICE)]
     pub offload: OffloadSetting,
     /// Measure a built-in model here first, and write the profile
@@ -197,6 +197,7 @@ impl PlanFlags {
         OptimizerState {
             on_device: self.optimizer_state - offloaded + copies,
             offloaded,
+            offloads_gradients: self.offload == OffloadSetting::Optimizer,
         }
     }
 }

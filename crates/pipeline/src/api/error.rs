@@ -558,6 +558,9 @@ pub enum FailureCause {
     /// Its gradients could not be added to those of the stage's other replicas.
     #[error("the gradients could not be added to those of other replicas: {0}")]
     Reduction(#[from] CollectiveError),
+    /// Its gradients could not be kept where they were to be.
+    #[error("its gradients could not be kept off the device: {0}")]
+    GradientStore(BoxedError),
     /// The engine broke a rule of its own.
     #[error("{0}: this is a bug in the engine")]
     Internal(&'static str),

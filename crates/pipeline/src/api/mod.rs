@@ -5,6 +5,7 @@ pub(crate) mod builder;
 pub(crate) mod cross_entropy;
 pub(crate) mod error;
 mod evaluate;
+pub(crate) mod gradient_store;
 mod module;
 pub(crate) mod objective;
 pub(crate) mod pipeline;

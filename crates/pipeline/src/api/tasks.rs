@@ -233,6 +233,7 @@ impl<L: Layer> Pipeline<L> {
                 dtype: engine.precision.cast(),
                 training: training.cloned(),
                 updates: None,
+                stored: None,
             })
         };
         let own = (engine.seats().all().zip(links))

@@ -6,11 +6,14 @@ mod commit;
 mod run;
 mod split;
 
+use std::sync::Arc;
+
 use self::{agree::Outcome, split::MiniBatch};
 use crate::{
     api::{
         batch::{Batch, Step},
         error::StepError,
+        gradient_store::GradientStore,
         objective::Objective,
         pipeline::Pipeline,
     },
@@ -34,9 +37,70 @@ impl<L: Layer> Pipeline<L> {
         batch: impl Into<Batch<L::Input, T, L::Side>>,
         objective: &impl Objective<L::Output, T>,
     ) -> Result<Step<L>, StepError> {
+        self.train_step_into(batch, objective, &[])
+    }
+
+    /// The same, with the gradients of each stage in its store, if it has one: what lies there is not in
+    /// [`Step::gradients`]. What a stage has on its device meanwhile are the gradients of one layer.
+    ///
+    /// Gradients of parameters in several layers, and of stages with replicas, are in the result all the same.
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// use burn::{module::list_param_ids, optim::GradientsParams, tensor::{Device, Int, Tensor}};
+    /// use stovepipe_pipeline::{
+    ///     CrossEntropy, GradientStore, Pipeline, doc_example::Dense, error::BoxedError,
+    /// };
+    ///
+    /// /// Of one layer, in memory.
+    /// #[derive(Default)]
+    /// struct Kept(Mutex<Option<GradientsParams>>);
+    ///
+    /// impl GradientStore<Dense> for Kept {
+    ///     fn take(&self, _: &Dense) -> Result<GradientsParams, BoxedError> {
+    ///         Ok(self.0.lock().map_err(|_| "a panic")?.take().unwrap_or_default())
+    ///     }
+    ///
+    ///     fn put(&self, _: &Dense, gradients: GradientsParams) -> Result<(), BoxedError> {
+    ///         *self.0.lock().map_err(|_| "a panic")? = Some(gradients);
+    ///         Ok(())
+    ///     }
+    ///
+    ///     fn clear(&self) {
+    ///         let _ = self.take(&Dense::layers(&[1, 1])[0]);
+    ///     }
+    /// }
+    ///
+    /// let device = Device::flex();
+    /// let pipeline = Pipeline::builder(Dense::layers(&[3, 2]))
+    ///     .devices([device.clone()])
+    ///     .micro_batches(2)
+    ///     .build()?;
+    /// let labels = Tensor::<1, Int>::zeros([4], &device);
+    /// let batch = (Tensor::ones([4, 3], &device), labels);
+    /// let store = Arc::new(Kept::default());
+    /// let stores = [Some(store.clone() as Arc<dyn GradientStore<Dense>>)];
+    /// let step = pipeline.train_step_into(batch, &CrossEntropy::new(), &stores)?;
+    /// let weight = list_param_ids(&pipeline)[0];
+    /// assert!(step.gradients.get::<2>(weight).is_none());
+    /// assert!(store.take(&pipeline.layers()[0])?.get::<2>(weight).is_some());
+    /// # Ok::<(), BoxedError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`train_step`](Self::train_step), or if a store fails. Stores then hold no gradients that can be used.
+    pub fn train_step_into<T: Flow>(
+        &self,
+        batch: impl Into<Batch<L::Input, T, L::Side>>,
+        objective: &impl Objective<L::Output, T>,
+        stores: &[Option<Arc<dyn GradientStore<L>>>],
+    ) -> Result<Step<L>, StepError> {
         let prepare = || {
             let turn = self.engine.begin_step()?;
-            Ok::<_, StepError>((turn, MiniBatch::split(self, batch.into(), objective)?))
+            let batch = MiniBatch::split(self, batch.into(), objective, stores)?;
+            Ok::<_, StepError>((turn, batch))
         };
         let ((_turn, mut batch), first) = self.meet(prepare(), |(_, batch)| {
             (batch.terms(self), batch.trainable_from)

@@ -7,6 +7,7 @@ pub(crate) mod copies;
 pub(crate) mod core;
 pub(crate) mod deferred;
 pub(crate) mod finite;
+pub(crate) mod gradient_sums;
 pub(crate) mod links;
 pub(crate) mod message;
 pub(crate) mod numbers;

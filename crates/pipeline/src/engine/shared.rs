@@ -51,6 +51,16 @@ pub(crate) struct GradientsOfLayer {
 }
 
 impl Shared {
+    /// Whether a layer has a parameter that others share.
+    pub(crate) fn touches(&self, layer: usize) -> bool {
+        let own = self
+            .owned
+            .keys()
+            .chain(self.copies.keys())
+            .chain(self.senders.keys());
+        own.into_iter().any(|place| place.0 == layer)
+    }
+
     /// `None` if no parameter has places in several processes. `processes_of` are those of a layer, one for
     /// each replica. A replica of the owner has its counterpart among the replicas of other layers; replicas
     /// on devices of unlike kinds have one owner, the first.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use burn::{
-    optim::{GradientsAccumulator, GradientsParams},
+    optim::GradientsParams,
     tensor::{Device, FloatDType, Tensor},
 };
 use stovepipe_runtime::{CancelToken, Cancelled};
@@ -18,7 +18,8 @@ use crate::{
     engine::{
         copies,
         deferred::DeferredGradients,
-        finite::{gradient_sum, is_finite},
+        finite::is_finite,
+        gradient_sums::{Ending, GradientSums, Stored},
         links::Links,
         message::{Arrived, Inbox, Message},
         numbers::{Numbers, NumbersRead, Place},
@@ -64,6 +65,8 @@ pub(crate) struct StageTask<L: Layer> {
     pub(crate) training: Option<Arc<Training>>,
     /// In a window: how weights change.
     pub(crate) updates: Option<StageUpdates<L>>,
+    /// Where gradients lie, if not here.
+    pub(crate) stored: Option<Stored<L>>,
 }
 
 /// What all stages of a training step share.
@@ -148,7 +151,7 @@ pub(crate) struct StageStep<L: Layer> {
     tapes: HashMap<usize, Tape<L>>,
     /// For the second half of a backward pass, by layer.
     deferred: HashMap<usize, Vec<(usize, DeferredGradients)>>,
-    accumulators: Vec<GradientsAccumulator<L>>,
+    gradients: GradientSums<L>,
     /// By mini-batch, the sum of each layer's gradients, which is not finite if one of them is not.
     sums: Vec<Vec<Option<Tensor<1>>>>,
     /// Of all versions, at the end.
@@ -183,9 +186,8 @@ impl<L: Layer> StageStep<L> {
             let kind = (only_counts, has_statistics && index + 1 == count);
             reduction.begin(task.run, versions.newest().copies.live(), kind, &recorder);
         }
-        let layers = task.layers.iter();
         Self {
-            accumulators: layers.map(|_| GradientsAccumulator::new()).collect(),
+            gradients: GradientSums::new(task.layers.len(), task.stored.take()),
             last: last_of_mini_batches(actions),
             versions,
             reductions,
@@ -272,7 +274,6 @@ impl<L: Layer> StageStep<L> {
     ) -> Result<(), ActionError> {
         self.give_gradients();
         let gradients = self.take_gradients(cancel)?;
-        self.sums.push(self.sums_of(&gradients));
         let Some(updates) = &mut self.task.updates else {
             let cause = FailureCause::Internal("a step changes no weights");
             return Err(ActionError::Failed(cause));
@@ -308,7 +309,7 @@ impl<L: Layer> StageStep<L> {
             return;
         };
         for layer in reduction.missing() {
-            let gradients = self.accumulators[layer].grads();
+            let gradients = self.gradients.take(layer);
             let module = &self.versions.newest().copies.live()[layer];
             reduction.give(layer, module, gradients);
         }
@@ -319,20 +320,23 @@ impl<L: Layer> StageStep<L> {
         &mut self,
         cancel: &CancelToken,
     ) -> Result<Vec<GradientsParams>, ActionError> {
-        let scale = self.task.training.as_ref().and_then(|t| t.loss_scale);
-        let layers = self.versions.newest().copies.live();
-        let unscaled = |gradients: Vec<GradientsParams>| match scale {
-            Some(scale) if scale != 1.0 => (layers.iter().zip(gradients))
-                .map(|(layer, own)| copies::unscaled(layer, own, scale))
+        let mut gradients = match self.reductions.front_mut() {
+            Some(reduction) => {
+                self.recorder.reducing(self.task.seat.stage);
+                reduction.gradients(cancel)?
+            }
+            None => (0..self.task.layers.len())
+                .map(|layer| self.gradients.take(layer))
                 .collect(),
-            _ => gradients,
         };
-        let Some(reduction) = self.reductions.front_mut() else {
-            let own = self.accumulators.iter_mut();
-            return Ok(unscaled(own.map(GradientsAccumulator::grads).collect()));
+        let training = self.task.training.as_ref();
+        let ending = Ending {
+            scale: training.and_then(|training| training.loss_scale),
+            checks_finite: training.is_some_and(|training| training.checks_finite),
         };
-        self.recorder.reducing(self.task.seat.stage);
-        let gradients = unscaled(reduction.gradients(cancel)?);
+        let layers = self.versions.newest().copies.live();
+        let sums = self.gradients.end(layers, &mut gradients, ending);
+        self.sums.push(sums.map_err(ActionError::Failed)?);
         // The last one also has the statistics.
         if self.reductions.len() > 1
             && let Some(reduction) = self.reductions.pop_front()
@@ -340,18 +344,6 @@ impl<L: Layer> StageStep<L> {
             reduction.end();
         }
         Ok(gradients)
-    }
-
-    /// For each layer, what is not finite if one of its gradients is not; nothing if nobody asks.
-    fn sums_of(&self, gradients: &[GradientsParams]) -> Vec<Option<Tensor<1>>> {
-        if !(self.task.training.as_ref()).is_some_and(|training| training.checks_finite) {
-            return Vec::new();
-        }
-        let layers = self.versions.newest().copies.live().iter();
-        let of_layers = layers.zip(gradients);
-        of_layers
-            .map(|(layer, own)| gradient_sum(layer, own))
-            .collect()
     }
 
     /// The momenta that are known so far.
@@ -377,7 +369,6 @@ impl<L: Layer> StageStep<L> {
         let mut gradients = Vec::new();
         if !is_window {
             gradients = self.take_gradients(cancel)?;
-            self.sums.push(self.sums_of(&gradients));
         }
         self.take_statistics(cancel)?;
         let mut numbers = Numbers::default();
@@ -763,7 +754,7 @@ impl<L: Layer> StageStep<L> {
             false => &[],
         };
         let dtype = self.task.dtype;
-        let accumulators = &mut self.accumulators;
+        let sums = &mut self.gradients;
         let is_last = self.last.contains(&action);
         let mut reduction = self.reductions.front_mut();
         let result = self.recorder.time(action.pass.into(), action, || {
@@ -773,9 +764,9 @@ impl<L: Layer> StageStep<L> {
                     Some(_) => copies::widened(module, gradients),
                     None => gradients,
                 };
-                accumulators[layer].accumulate(module, gradients);
+                sums.add(layer, module, gradients);
                 if let Some(reduction) = reduction.as_mut().filter(|_| is_last) {
-                    reduction.give(layer, module, accumulators[layer].grads());
+                    reduction.give(layer, module, sums.take(layer));
                 }
             };
             let again = (again, &loss as &LossFn<'_, L>);
@@ -788,6 +779,7 @@ impl<L: Layer> StageStep<L> {
                 &watch,
             )
         })?;
+        self.gradients.check()?;
         self.keep_auxiliary(micro_batch, result.auxiliary);
         if let Some(outbox) = &self.task.links.gradients_out
             && self.owes_gradients()
@@ -808,7 +800,7 @@ impl<L: Layer> StageStep<L> {
         let deferred = self.deferred.remove(&action.micro_batch);
         let watch = self.watch();
         let layers = self.versions.newest().copies.live();
-        let accumulators = &mut self.accumulators;
+        let sums = &mut self.gradients;
         let (is_last, dtype) = (self.last.contains(&action), self.task.dtype);
         let mut reduction = self.reductions.front_mut();
         self.recorder.time(action.pass.into(), action, || {
@@ -819,13 +811,13 @@ impl<L: Layer> StageStep<L> {
                     Some(_) => copies::widened(&layers[layer], gradients),
                     None => gradients,
                 };
-                accumulators[layer].accumulate(&layers[layer], gradients);
+                sums.add(layer, &layers[layer], gradients);
                 if let Some(reduction) = reduction.as_mut().filter(|_| is_last) {
-                    reduction.give(layer, &layers[layer], accumulators[layer].grads());
+                    reduction.give(layer, &layers[layer], sums.take(layer));
                 }
             }
             watch(None);
-            Ok(())
+            sums.check()
         })
     }
 

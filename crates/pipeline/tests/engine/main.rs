@@ -43,6 +43,7 @@ mod replicas;
 mod short_models;
 mod skips;
 mod statistics;
+mod stores;
 mod ties;
 mod transfers;
 mod windows;

@@ -268,7 +268,7 @@ impl<'a> ProfiledModel<'a> {
             output: self.output(layers.end - 1),
             memory: StageMemory {
                 fixed: rest.parameters.saturating_add(rest.optimizer) as f64,
-                gradients: rest.gradients as f64,
+                gradients: self.gradients(&layers, false) as f64,
                 version: parameters as f64,
                 activations,
                 input: recomputed.inputs,
@@ -278,6 +278,25 @@ impl<'a> ProfiledModel<'a> {
                 workspace: run.workspace,
             },
         }
+    }
+
+    /// The gradients of a stage of these layers that are on its device.
+    fn gradients(&self, layers: &Range<usize>, is_replicated: bool) -> u64 {
+        match self.state.offloads_gradients && !is_replicated {
+            true => self.visiting(layers),
+            false => self.trained(layers),
+        }
+    }
+
+    /// What trains of three consecutive layers, of those that train, at most: so many are on a device of what is
+    /// elsewhere.
+    fn visiting(&self, layers: &Range<usize>) -> u64 {
+        const AT_ONCE: usize = 3;
+        let is_trained = |&layer: &usize| self.trained(&(layer..layer + 1)) > 0;
+        let layers: Vec<_> = layers.clone().filter(is_trained).collect();
+        let bytes = |some: &[usize]| self.trained(&(some[0]..some[some.len() - 1] + 1));
+        let at_once = layers.windows(AT_ONCE.min(layers.len()).max(1));
+        at_once.map(bytes).max().unwrap_or(0)
     }
 
     /// The gradients of these layers in buckets, the last layers first: the part of the backward pass, or
@@ -497,8 +516,10 @@ impl<'a> Shape<'a> {
             ..rest
         };
         // At an update, all gradients are there, and what passes need is gone.
-        let gradients = self.loads[worker].iter();
-        let gradients = gradients.map(|load| self.model.trained(&ranges[load.stage]));
+        let gradients = self.loads[worker].iter().map(|load| {
+            let layers = &ranges[load.stage];
+            self.model.gradients(layers, self.is_replicated(load.stage))
+        });
         let visiting = self.visiting_states(worker, &ranges);
         let of_update = gradients.fold(visiting, u64::saturating_add);
         let of_passes = [memory.inputs, memory.activations, memory.workspace];
@@ -560,20 +581,14 @@ impl<'a> Shape<'a> {
     /// The optimizer's state that is on the device while a parameter is updated: its own, that of the next one, and that
     /// of the last one, of which none is larger than its layer's.
     fn visiting_states(&self, worker: usize, ranges: &[Range<usize>]) -> u64 {
-        const AT_ONCE: usize = 3;
-        let of_stage = |load: &Load| {
-            let layers = ranges[load.stage].clone();
-            let is_trained = |&layer: &usize| self.model.trained(&(layer..layer + 1)) > 0;
-            let layers: Vec<_> = layers.filter(is_trained).collect();
-            let bytes = |some: &[usize]| self.model.trained(&(some[0]..some[some.len() - 1] + 1));
-            layers
-                .windows(AT_ONCE.min(layers.len()).max(1))
-                .map(bytes)
-                .max()
-                .unwrap_or(0)
-        };
-        let most = self.loads[worker].iter().map(of_stage).max().unwrap_or(0);
+        let loads = self.loads[worker].iter();
+        let of_stages = loads.map(|load| self.model.visiting(&ranges[load.stage]));
+        let most = of_stages.max().unwrap_or(0);
         most.saturating_mul(u64::from(self.model.state.offloaded))
+    }
+
+    fn is_replicated(&self, stage: usize) -> bool {
+        self.schedule.replicas(stage).len() > 1
     }
 
     pub fn costs(&self, cut: &[usize], recompute: &Recompute) -> Costs {
@@ -586,6 +601,8 @@ impl<'a> Shape<'a> {
             let slowest =
                 (replicas.iter().map(own)).max_by(|a, b| seconds(&a.1).total_cmp(&seconds(&b.1)));
             let (worker, mut costs) = slowest.unwrap_or_default();
+            let gradients = self.model.gradients(layers, self.is_replicated(stage));
+            costs.memory.gradients = gradients as f64;
             costs.buckets = self.buckets(replicas, worker, layers.clone());
             stages.push(costs);
         }

@@ -512,7 +512,8 @@ fn gradients_are_added_up_in_buckets() {
     }
 }
 
-/// Of states that lie elsewhere, those of three layers are there at an update, when activations are gone.
+/// Of states that lie elsewhere, those of three layers are there at an update, when activations are gone; and so are
+/// gradients that lie elsewhere.
 #[test]
 fn states_elsewhere_visit_a_device() {
     let layer = |parameters| LayerProfile {
@@ -527,7 +528,7 @@ fn states_elsewhere_visit_a_device() {
         input: 1,
         layers: [10, 20, 0, 30, 40, 15].map(layer).to_vec(),
     };
-    let optimizer = |cut: &[usize], state| {
+    let forecast = |cut: &[usize], state| {
         let schedule = GPipe.schedule(cut.len(), 1).unwrap();
         let setup = Setup {
             profiles: std::slice::from_ref(&profile),
@@ -539,18 +540,34 @@ fn states_elsewhere_visit_a_device() {
             state,
             bucket: BUCKET,
         };
-        let memory = setup.forecast(cut).unwrap().memory;
+        setup.forecast(cut).unwrap().memory
+    };
+    let optimizer = |cut: &[usize], state| {
+        let memory = forecast(cut, state);
         memory.iter().map(|own| own.optimizer).collect::<Vec<_>>()
     };
     let away = |on_device, offloaded| OptimizerState {
         on_device,
         offloaded,
+        offloads_gradients: false,
     };
     assert_eq!(optimizer(&[6], away(2, 0)), [2 * 115]);
     // All activations are gone, and all gradients are there.
     assert_eq!(optimizer(&[6], away(0, 2)), [2 * (20 + 30 + 40)]);
     assert_eq!(optimizer(&[6], away(1, 1)), [115 + (20 + 30 + 40)]);
     assert_eq!(optimizer(&[3, 3], away(0, 1)), [30, 85]);
+    let gradients = |cut: &[usize]| {
+        let state = OptimizerState {
+            offloads_gradients: true,
+            ..away(0, 1)
+        };
+        let memory = forecast(cut, state).into_iter();
+        memory
+            .map(|own| (own.gradients, own.optimizer))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(gradients(&[6]), [(90, 90)]);
+    assert_eq!(gradients(&[3, 3]), [(30, 30), (85, 85)]);
 }
 
 /// Bytes of the parameters that are trained.

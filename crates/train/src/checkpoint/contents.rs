@@ -64,7 +64,7 @@ impl<L: Layer> Contents<'_, L> {
         if self.accumulator.counts().mini_batches == 0 {
             return Ok(());
         }
-        let sums = || tensor_file::of_state(self.accumulator.sums(self.pipeline, &names));
+        let sums = || self.accumulator.sums(self.pipeline, &names);
         write_together(processes, &folder.join(GRADIENTS), sums, None)
     }
 
@@ -112,7 +112,7 @@ impl<L: Layer> Contents<'_, L> {
                 weight: state.waiting_weight,
                 spoiled: state.spoiled,
             };
-            *self.accumulator = GradientAccumulator::restore(self.pipeline, &names, sums, counts);
+            (self.accumulator).restore(self.pipeline, &names, sums, counts)?;
         }
         self.pipeline.set_steps(state.steps);
         if let Some(scaler) = state.loss_scaler {

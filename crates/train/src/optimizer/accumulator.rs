@@ -1,24 +1,32 @@
 //! Adds up the gradients of several mini-batches for one update.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use burn::{
-    module::{Module, ModuleVisitor, Param, ParamId},
+    module::{Module, ModuleVisitor, Param, ParamId, list_param_ids},
     optim::{GradientsParams, StateSink},
+    store::burn_pack,
     tensor::{Tensor, TensorData},
 };
-use stovepipe_pipeline::{Layer, Pipeline};
+use stovepipe_pipeline::{Layer, Pipeline, StepError, error::BoxedError};
 
 use super::{
-    gradients::{add_scaled, scaled},
+    gradients::{OfStage, add_scaled, scaled},
+    offload::{Kept, OffloadedGradients},
+    staged::StagedOptimizer,
     states::Names,
 };
+use crate::weights::tensor_file;
 
 /// The gradients of mini-batches that share an update.
-#[derive(Default)]
 pub(crate) struct GradientAccumulator {
     /// The sum of each mini-batch's gradients times its weight.
     sum: GradientsParams,
+    /// What of each stage's gradients, and of their sum, is off its device.
+    away: Vec<Option<Arc<OffloadedGradients>>>,
     counts: Counts,
 }
 
@@ -32,6 +40,15 @@ pub(crate) struct Counts {
 }
 
 impl GradientAccumulator {
+    /// Of the gradients that an optimizer will take.
+    pub(crate) fn new(optimizer: &StagedOptimizer) -> Self {
+        Self {
+            sum: GradientsParams::new(),
+            away: optimizer.gradients().collect(),
+            counts: Counts::default(),
+        }
+    }
+
     pub(crate) fn counts(&self) -> Counts {
         self.counts
     }
@@ -44,25 +61,56 @@ impl GradientAccumulator {
     /// Counts a mini-batch whose gradients were not finite.
     pub(crate) fn spoil(&mut self, weight: f64) {
         self.sum = GradientsParams::new();
+        let away = self.away.iter().flatten();
+        away.for_each(|away| away.clear(Kept::Sum));
         self.counts.spoiled = true;
         self.count(weight);
     }
 
-    /// Adds the gradients of a mini-batch's mean loss over `weight` samples or tokens.
+    /// Adds the gradients of a mini-batch's mean loss over `weight` samples or tokens: these, and those off their devices.
     pub(crate) fn add<L: Layer>(
         &mut self,
         pipeline: &Pipeline<L>,
         gradients: GradientsParams,
         weight: f64,
-    ) {
+    ) -> Result<(), StepError> {
         if !self.counts.spoiled {
             add_scaled(pipeline, &mut self.sum, gradients, weight);
+            self.each_away(pipeline, move |layers, away| {
+                let mut sums = away.in_order(Kept::Sum, layers, true);
+                let mut gradients = away.in_order(Kept::Gradient, layers, true);
+                for layer in layers {
+                    let mut sum = sums.next(layer)?;
+                    add_scaled(layer, &mut sum, gradients.next(layer)?, weight);
+                    away.put(Kept::Sum, layer, &mut sum)?;
+                }
+                Ok(away.settle()?)
+            })?;
         }
         self.count(weight);
+        Ok(())
     }
 
-    /// The sum for each parameter, by its name.
-    pub(crate) fn sums<L: Layer>(&self, pipeline: &Pipeline<L>, names: &Names) -> StateSink {
+    /// Runs `work` for each stage that has gradients off its device, on its worker.
+    fn each_away<L: Layer>(
+        &self,
+        pipeline: &Pipeline<L>,
+        work: impl Fn(&[L], &Arc<OffloadedGradients>) -> Result<(), BoxedError> + Clone + Send + 'static,
+    ) -> Result<(), StepError> {
+        if self.away.iter().flatten().next().is_none() {
+            return Ok(());
+        }
+        let work =
+            move |layers: &[L], away: Option<_>| away.map_or(Ok(()), |away| work(layers, &away));
+        pipeline.read_stages(self.away.clone(), work).map(drop)
+    }
+
+    /// The sum for each parameter, under its name. What is off its device is read when it is written.
+    pub(crate) fn sums<L: Layer>(
+        &self,
+        pipeline: &Pipeline<L>,
+        names: &Names,
+    ) -> Vec<burn_pack::Tensor> {
         struct Read<'a> {
             sum: &'a GradientsParams,
             names: &'a Names,
@@ -87,15 +135,25 @@ impl GradientAccumulator {
             read: StateSink::default(),
         };
         pipeline.visit(&mut visitor);
-        visitor.read
+        let mut tensors = tensor_file::of_state(visitor.read);
+        for away in self.away.iter().flatten() {
+            let of_all = names
+                .iter()
+                .map(|(id, name)| away.tensors(Kept::Sum, *id, name));
+            tensors.extend(of_all.flatten());
+        }
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        tensors
     }
 
+    /// Restores sums from a checkpoint.
     pub(crate) fn restore<L: Layer>(
+        &mut self,
         pipeline: &Pipeline<L>,
         names: &Names,
         sums: StateSink,
         counts: Counts,
-    ) -> Self {
+    ) -> Result<(), StepError> {
         struct Write<'a> {
             sums: HashMap<String, TensorData>,
             names: &'a Names,
@@ -120,14 +178,54 @@ impl GradientAccumulator {
             sum: GradientsParams::new(),
         };
         pipeline.visit(&mut visitor);
-        let sum = visitor.sum;
-        Self { sum, counts }
+        // A step has on the device what several layers share.
+        let (mut seen, mut shared) = (HashSet::new(), HashSet::new());
+        for id in pipeline.layers().iter().flat_map(list_param_ids) {
+            if !seen.insert(id) {
+                shared.insert(id);
+            }
+        }
+        let sums = pipeline.split_gradients(visitor.sum).into_iter();
+        let of_stages: Vec<OfStage> = sums.zip(self.away.clone()).collect();
+        let rest = pipeline.read_stages(of_stages, move |layers, (mut sums, away): OfStage| {
+            let Some(away) = away else { return Ok(sums) };
+            let is_shared =
+                |layer: &&L| list_param_ids(*layer).iter().any(|id| shared.contains(id));
+            for layer in layers.iter().filter(|layer| !is_shared(layer)) {
+                away.put(Kept::Sum, layer, &mut sums)?;
+            }
+            away.settle()?;
+            Ok(sums)
+        })?;
+        self.counts = counts;
+        for rest in rest.into_iter().flatten() {
+            add_scaled(pipeline, &mut self.sum, rest, 1.0);
+        }
+        Ok(())
     }
 
-    /// The gradients of the mean loss over all mini-batches, unless some were not finite. Restarts
-    /// from none.
-    pub(crate) fn take<L: Layer>(&mut self, pipeline: &Pipeline<L>) -> Option<GradientsParams> {
-        let Self { sum, counts } = std::mem::take(self);
-        (!counts.spoiled).then(|| scaled(pipeline, sum, 1.0 / counts.weight))
+    /// The gradients of the mean loss over all mini-batches, unless some were not finite; those off their devices are
+    /// there. Restarts from none.
+    pub(crate) fn take<L: Layer>(
+        &mut self,
+        pipeline: &Pipeline<L>,
+    ) -> Result<Option<GradientsParams>, StepError> {
+        let (sum, counts) = (
+            std::mem::take(&mut self.sum),
+            std::mem::take(&mut self.counts),
+        );
+        if counts.spoiled {
+            return Ok(None);
+        }
+        let factor = 1.0 / counts.weight;
+        self.each_away(pipeline, move |layers, away| {
+            let mut sums = away.in_order(Kept::Sum, layers, true);
+            for layer in layers {
+                let mut mean = scaled(layer, sums.next(layer)?, factor);
+                away.put(Kept::Gradient, layer, &mut mean)?;
+            }
+            Ok(away.settle()?)
+        })?;
+        Ok(Some(scaled(pipeline, sum, factor)))
     }
 }

@@ -1,22 +1,26 @@
 //! Scales, adds and clips gradients.
 
-use std::{collections::HashSet, error::Error};
+use std::{collections::HashSet, sync::Arc};
 
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamId},
     optim::GradientsParams,
     tensor::Tensor,
 };
-use stovepipe_pipeline::{Layer, Pipeline, StepError};
+use stovepipe_pipeline::{Layer, Pipeline, StepError, error::BoxedError};
 
+use super::offload::{Kept, OffloadedGradients};
 use crate::processes::Processes;
+
+/// The gradients of a stage: on its device, and off it.
+pub(super) type OfStage = (GradientsParams, Option<Arc<OffloadedGradients>>);
 
 /// The common norm of all gradients, which are split by stage, and these. Squares are added in the order of
 /// the layers, whatever the stages; each stage computes its own.
 pub(crate) fn norm<L: Layer>(
     pipeline: &Pipeline<L>,
-    gradients: Vec<GradientsParams>,
-) -> Result<(f64, Vec<GradientsParams>), StepError> {
+    gradients: Vec<OfStage>,
+) -> Result<(f64, Vec<OfStage>), StepError> {
     let read = |layers: &[L], gradients| Ok((squares(layers, &gradients)?, gradients));
     let own = pipeline.read_stages(gradients, read);
     let processes = Processes::of(pipeline);
@@ -41,7 +45,7 @@ pub(crate) fn norm<L: Layer>(
 }
 
 /// The norm of the gradients of a stage alone.
-pub(crate) fn norm_of_stage<L: Layer>(layers: &[L], gradients: &GradientsParams) -> f64 {
+pub(crate) fn norm_of_stage<L: Layer>(layers: &[L], gradients: &OfStage) -> f64 {
     // A lost device fails in the pass that follows.
     let squares = squares(layers, gradients).unwrap_or_default();
     f64::sqrt(squares.iter().sum())
@@ -56,12 +60,10 @@ pub(crate) fn clipped(norm: f64, largest: Option<f64>) -> Option<f64> {
 }
 
 /// The squared norms of a stage's gradients, read from its device at once.
-fn squares<L: Layer>(
-    layers: &[L],
-    gradients: &GradientsParams,
-) -> Result<Vec<f64>, Box<dyn Error + Send + Sync>> {
+fn squares<L: Layer>(layers: &[L], gradients: &OfStage) -> Result<Vec<f64>, BoxedError> {
     struct Squares<'a> {
-        gradients: &'a GradientsParams,
+        here: &'a GradientsParams,
+        visiting: GradientsParams,
         /// Layers that share a parameter share its gradient.
         seen: HashSet<ParamId>,
         sums: Vec<Tensor<1>>,
@@ -70,18 +72,28 @@ fn squares<L: Layer>(
     impl ModuleVisitor for Squares<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let is_new = self.seen.insert(param.id);
-            if let Some(gradient) = self.gradients.get::<D>(param.id).filter(|_| is_new) {
+            let here = || self.here.get::<D>(param.id);
+            let gradient = self.visiting.remove::<D>(param.id).or_else(here);
+            if let Some(gradient) = gradient.filter(|_| is_new) {
                 self.sums.push(gradient.powi_scalar(2).sum());
             }
         }
     }
 
+    let (here, away) = gradients;
     let mut visitor = Squares {
-        gradients,
+        here,
+        visiting: GradientsParams::new(),
         seen: HashSet::new(),
         sums: Vec::new(),
     };
-    layers.iter().for_each(|layer| layer.visit(&mut visitor));
+    let mut away = (away.as_ref()).map(|away| away.in_order(Kept::Gradient, layers, false));
+    for layer in layers {
+        if let Some(away) = &mut away {
+            visitor.visiting = away.next(layer)?;
+        }
+        layer.visit(&mut visitor);
+    }
     if visitor.sums.is_empty() {
         return Ok(Vec::new());
     }

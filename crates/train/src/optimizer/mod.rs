@@ -6,15 +6,12 @@ mod average;
 mod gradients;
 mod learning_rate;
 mod offload;
-mod offload_error;
-mod placed;
 mod staged;
 mod states;
 
 pub(crate) use accumulator::{Counts, GradientAccumulator};
 pub use average::WeightAverage;
 pub use learning_rate::LearningRate;
-pub use offload::{HostMemory, Storage};
-pub use offload_error::OffloadError;
+pub use offload::{HostMemory, OffloadError, Storage};
 pub use staged::StagedOptimizer;
 pub(crate) use states::Names;

@@ -11,14 +11,15 @@ use burn::{
     store::burn_pack,
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Pipeline, Stage, StepError, Window};
+use stovepipe_pipeline::{
+    Batch, Flow, GradientStore, Layer, Objective, Pipeline, Stage, StepError, Window,
+};
 use stovepipe_schedule::{Span, SpanKind};
 
 use super::{
     adam_w::AdamW,
     gradients::{clipped, norm, norm_of_stage},
-    offload::Storage,
-    offload_error::OffloadError,
+    offload::{Kept, Mover, OffloadError, OffloadedGradients, Storage},
     states::{Names, States},
 };
 use crate::{
@@ -73,7 +74,8 @@ impl StagedOptimizer {
         gradients: GradientsParams,
         started: Instant,
     ) -> Result<Vec<(usize, Span)>, StepError> {
-        let (norm, gradients) = norm(pipeline, pipeline.split_gradients(gradients))?;
+        let here = pipeline.split_gradients(gradients).into_iter();
+        let (norm, gradients) = norm(pipeline, here.zip(self.gradients()).collect())?;
         self.gradient_norm = Some(norm);
         let factor = clipped(norm, self.clip);
         let states = std::mem::take(&mut self.states).into_iter().zip(gradients);
@@ -82,20 +84,27 @@ impl StagedOptimizer {
         let (optimizer, rates) = (self.optimizer.clone(), self.rates(rate, pipeline));
         let stages = pipeline.change_stages(
             states,
-            move |stage, layers: Vec<L>, (mut states, gradients, _)| {
+            move |stage, layers: Vec<L>, (mut states, (gradients, away), _)| {
                 let start = started.elapsed();
                 states.begin(&layers, &gradients);
+                let mut away =
+                    (away.as_ref()).map(|away| away.in_order(Kept::Gradient, &layers, true));
                 let mut update = Update {
                     optimizer: &*optimizer,
                     rate,
                     factor,
                     gradients,
+                    visiting: GradientsParams::new(),
                     states: &mut states,
                     failed: None,
                 };
                 let layers = (layers.into_iter().zip(&rates[stage]))
                     .map(|(layer, &rate)| {
                         update.rate = rate;
+                        if let Some(away) = &mut away {
+                            let visiting = away.next(&layer);
+                            update.visiting = update.note(visiting).unwrap_or_default();
+                        }
                         layer.map(&mut update)
                     })
                     .collect();
@@ -108,7 +117,7 @@ impl StagedOptimizer {
                     start,
                     end: started.elapsed(),
                 };
-                Ok((layers, (states, GradientsParams::new(), Some(span))))
+                Ok((layers, (states, Default::default(), Some(span))))
             },
         )?;
         let mut spans = Vec::new();
@@ -174,12 +183,14 @@ impl StagedOptimizer {
         let shares = self.rates(1.0, pipeline);
         let update = move |stage: usize, layers: Vec<L>, gradients, states, number: usize| {
             let mut states = States::on_device(states);
+            let gradients = (gradients, None);
             let norm = clip_at.map(|_| norm_of_stage(&layers, &gradients));
             let mut update = Update {
                 optimizer: &*optimizer,
                 rate: 0.0,
                 factor: norm.and_then(|norm| clipped(norm, clip_at)),
-                gradients,
+                gradients: gradients.0,
+                visiting: GradientsParams::new(),
                 states: &mut states,
                 failed: None,
             };
@@ -206,7 +217,7 @@ impl StagedOptimizer {
     }
 
     /// Has the state of each stage lie in a storage between updates, if it gets one. States that are there already are
-    /// lost.
+    /// lost. [Gradients](Self::gradient_stores) may lie there as well.
     ///
     /// While a parameter is updated, the state of the next one comes and that of the last one goes, so at most three are on
     /// the device.
@@ -236,14 +247,56 @@ impl StagedOptimizer {
         mut storage: impl FnMut(&Stage) -> io::Result<Option<S>>,
     ) -> io::Result<Self> {
         let states = stages.iter().map(|stage| {
-            let (optimizer, device) = (self.optimizer.clone(), stage.device.clone());
-            match storage(stage)? {
-                Some(storage) => States::offloaded(Box::new(storage), optimizer, device),
-                None => Ok(States::default()),
-            }
+            let Some(storage) = storage(stage)? else {
+                return Ok(States::default());
+            };
+            let mover = Mover::new(Box::new(storage), stage.device.clone())?;
+            let has_replicas = stage.replicas.len() > 1;
+            Ok(States::offloaded(
+                mover,
+                self.optimizer.clone(),
+                has_replicas,
+            ))
         });
         self.states = states.collect::<io::Result<_>>()?;
         Ok(self)
+    }
+
+    /// Where the gradients of each stage may lie until [`step`](Self::step) takes them, one layer after the other: for
+    /// [`Pipeline::train_step_into`]. Stages whose state is on their device have none.
+    ///
+    /// ```
+    /// use std::time::Instant;
+    ///
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use stovepipe_pipeline::{CrossEntropy, Pipeline};
+    /// use stovepipe_train::{
+    ///     TrainSettings, example::Dense,
+    ///     optimizer::{HostMemory, StagedOptimizer},
+    /// };
+    ///
+    /// let device = Device::flex();
+    /// let mut pipeline = Pipeline::builder(vec![Dense::new(3, 4), Dense::new(4, 2)])
+    ///     .devices([device.clone(), device.clone()])
+    ///     .build()?;
+    /// let optimizer = StagedOptimizer::new(&TrainSettings::default(), 2);
+    /// let mut optimizer =
+    ///     optimizer.offload(&pipeline.stages(), |_| Ok(Some(HostMemory::default())))?;
+    /// let batch = (Tensor::ones([5, 3], &device), Tensor::<1, Int>::zeros([5], &device));
+    /// let stores = optimizer.gradient_stores();
+    /// let step = pipeline.train_step_into(batch, &CrossEntropy::new(), &stores)?;
+    /// optimizer.step(1e-3, &mut pipeline, step.gradients, Instant::now())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn gradient_stores<L: Layer>(&self) -> Vec<Option<Arc<dyn GradientStore<L>>>> {
+        let store = |own: Arc<OffloadedGradients>| own as Arc<dyn GradientStore<L>>;
+        self.gradients().map(|own| own.map(store)).collect()
+    }
+
+    /// What of each stage's gradients is off its device.
+    pub(super) fn gradients(&self) -> impl Iterator<Item = Option<Arc<OffloadedGradients>>> {
+        self.states.iter().map(States::gradients)
     }
 
     /// The state of a stage, by the names of parameters: `NAME.momentum.moment_1` and so on.
@@ -287,8 +340,10 @@ struct Update<'a> {
     /// For clipped gradients.
     factor: Option<f64>,
     gradients: GradientsParams,
+    /// Those of the current layer that lay off the device.
+    visiting: GradientsParams,
     states: &'a mut States,
-    /// Why a state could not be had. What follows stays as it is.
+    /// Why a state or a gradient could not be had. What follows stays as it is.
     failed: Option<OffloadError>,
 }
 
@@ -300,7 +355,8 @@ impl Update<'_> {
 
 impl ModuleMapper for Update<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(gradient) = self.gradients.remove::<D>(param.id) else {
+        let here = || self.gradients.remove::<D>(param.id);
+        let Some(gradient) = self.visiting.remove::<D>(param.id).or_else(here) else {
             return param;
         };
         if self.failed.is_some() {

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io,
     sync::Arc,
 };
 
@@ -10,20 +9,23 @@ use burn::{
     module::{ModuleVisitor, Param, ParamId},
     optim::{DynOptimizer, DynState, GradientsParams, StateSink},
     store::burn_pack,
-    tensor::{Device, Tensor},
+    tensor::Tensor,
 };
 use stovepipe_pipeline::Layer;
 
-use super::{
-    offload::{Offloaded, Storage},
-    offload_error::OffloadError,
-};
+use super::offload::{Kept, Mover, OffloadError, OffloadedGradients, OffloadedStates};
 use crate::weights::tensor_file;
 
 #[derive(Default)]
 pub(super) struct States {
     here: OnDevice,
-    away: Option<Offloaded>,
+    away: Option<Away>,
+}
+
+/// What of a stage lies off its device.
+struct Away {
+    states: OffloadedStates,
+    gradients: Option<Arc<OffloadedGradients>>,
 }
 
 /// The names of parameters.
@@ -46,36 +48,49 @@ impl States {
         std::mem::take(&mut self.here)
     }
 
+    /// Replicas have their gradients on their devices, where they are added.
     pub(super) fn offloaded(
-        storage: Box<dyn Storage>,
+        mover: Mover,
         optimizer: Arc<dyn DynOptimizer>,
-        device: Device,
-    ) -> io::Result<Self> {
-        let away = Offloaded::new(storage, optimizer, device)?;
-        Ok(Self {
+        has_replicas: bool,
+    ) -> Self {
+        let mover = Arc::new(mover);
+        let gradients = || Arc::new(OffloadedGradients::new(mover.clone()));
+        let away = Away {
+            gradients: (!has_replicas).then(gradients),
+            states: OffloadedStates::new(mover, optimizer),
+        };
+        Self {
             away: Some(away),
             ..Self::default()
-        })
+        }
+    }
+
+    /// The gradients off the device, if they may lie there.
+    pub(super) fn gradients(&self) -> Option<Arc<OffloadedGradients>> {
+        self.away.as_ref()?.gradients.clone()
     }
 
     /// Begins an update of the parameters of these layers that have gradients, in the order of a visit.
     pub(super) fn begin<L: Layer>(&mut self, layers: &[L], gradients: &GradientsParams) {
         if let Some(away) = &mut self.away {
-            away.begin(with_gradients(layers, gradients));
+            let gradients_away = away.gradients.as_ref();
+            let is_away = |id| gradients_away.is_some_and(|away| away.has(Kept::Gradient, id));
+            (away.states).begin(with_gradients(layers, gradients, is_away));
         }
     }
 
     /// The state of the next of these parameters.
     pub(super) fn take(&mut self, id: ParamId) -> Result<Option<DynState>, OffloadError> {
         match &mut self.away {
-            Some(away) => away.take(id),
+            Some(away) => away.states.take(id),
             None => Ok(self.here.remove(&id)),
         }
     }
 
     pub(super) fn put(&mut self, id: ParamId, state: DynState) -> Result<(), OffloadError> {
         match &self.away {
-            Some(away) => away.put(id, state),
+            Some(away) => away.states.put(id, state),
             None => {
                 self.here.insert(id, state);
                 Ok(())
@@ -85,21 +100,21 @@ impl States {
 
     /// Ends an update.
     pub(super) fn end(&mut self) -> Result<(), OffloadError> {
-        self.away.as_mut().map_or(Ok(()), Offloaded::end)
+        self.away.as_ref().map_or(Ok(()), |away| away.states.end())
     }
 
     /// Forgets all.
     pub(super) fn clear(&mut self) {
         self.here.clear();
         if let Some(away) = &self.away {
-            away.clear();
+            away.states.clear();
         }
     }
 
     /// Takes a state from a checkpoint.
     pub(super) fn restore(&mut self, id: ParamId, state: DynState) -> Result<(), OffloadError> {
         match &self.away {
-            Some(away) => away.restore(id, &state),
+            Some(away) => away.states.put(id, state),
             None => {
                 self.here.insert(id, state);
                 Ok(())
@@ -122,7 +137,10 @@ impl States {
         }
         let mut tensors = tensor_file::of_state(sink);
         if let Some(away) = &self.away {
-            tensors.extend(names.iter().flat_map(|(id, name)| away.tensors(*id, name)));
+            let of_all = names
+                .iter()
+                .map(|(id, name)| away.states.tensors(*id, name));
+            tensors.extend(of_all.flatten());
         }
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
         tensors
@@ -130,16 +148,21 @@ impl States {
 }
 
 /// Parameters with gradients, and their ranks. One in several layers is met once.
-fn with_gradients<L: Layer>(layers: &[L], gradients: &GradientsParams) -> Vec<(ParamId, usize)> {
-    struct Find<'a> {
+fn with_gradients<L: Layer>(
+    layers: &[L],
+    gradients: &GradientsParams,
+    is_away: impl Fn(ParamId) -> bool,
+) -> Vec<(ParamId, usize)> {
+    struct Find<'a, P> {
         gradients: &'a GradientsParams,
+        is_away: P,
         seen: HashSet<ParamId>,
         found: Vec<(ParamId, usize)>,
     }
 
-    impl ModuleVisitor for Find<'_> {
+    impl<P: Fn(ParamId) -> bool> ModuleVisitor for Find<'_, P> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let has = self.gradients.get::<D>(param.id).is_some();
+            let has = self.gradients.get::<D>(param.id).is_some() || (self.is_away)(param.id);
             if has && self.seen.insert(param.id) {
                 self.found.push((param.id, D));
             }
@@ -148,6 +171,7 @@ fn with_gradients<L: Layer>(layers: &[L], gradients: &GradientsParams) -> Vec<(P
 
     let mut find = Find {
         gradients,
+        is_away,
         seen: HashSet::new(),
         found: Vec::new(),
     };

@@ -114,7 +114,9 @@ impl<L: Layer, O> Trainer<L, O> {
     where
         O: Objective<L::Output, T>,
     {
-        self.unless_stopped(self.pipeline.train_step(batch, &self.task.training))
+        let stores = self.optimizer.gradient_stores();
+        let objective = &self.task.training;
+        self.unless_stopped(self.pipeline.train_step_into(batch, objective, &stores))
     }
 
     /// Warns once if the second halves of backward passes are empty.
@@ -202,13 +204,13 @@ impl<L: Layer, O> Trainer<L, O> {
         let updates = is_last || waiting + 1 >= self.settings.accumulate;
         if waiting > 0 || !updates {
             match gradients {
-                Some(gradients) => accumulator.add(&self.pipeline, gradients, step.weight),
+                Some(gradients) => accumulator.add(&self.pipeline, gradients, step.weight)?,
                 None => accumulator.spoil(step.weight),
             }
             if !updates {
                 return Ok((Gathered::Waiting, Vec::new()));
             }
-            gradients = accumulator.take(&self.pipeline);
+            gradients = accumulator.take(&self.pipeline)?;
         }
         let Some(gradients) = gradients else {
             return Ok((Gathered::Skipped, Vec::new()));

@@ -160,10 +160,11 @@ impl<L: Layer, O> Trainer<L, O> {
         settings.check()?;
         settings.freeze.apply_to(&mut pipeline)?;
         let averages = settings.ema > 0.0;
+        let optimizer = settings.optimizer(&pipeline)?;
         Ok(Self {
-            optimizer: settings.optimizer(&pipeline)?,
+            accumulator: GradientAccumulator::new(&optimizer),
+            optimizer,
             average: averages.then(|| WeightAverage::new(&pipeline, settings.ema)),
-            accumulator: GradientAccumulator::default(),
             state: TrainerState::begin(&settings, &task.zero()),
             stop: pipeline.stop_handle(),
             ending: Arc::default(),

@@ -217,12 +217,13 @@ impl TrainSettings {
             OptimizerSetting::RmsProp => 1 + u8::from(self.momentum > 0.0),
             OptimizerSetting::Sgd => u8::from(self.momentum > 0.0),
         };
-        let rest = u8::from(self.ema > 0.0) + u8::from(self.accumulate > 1);
+        let (average, sum) = (u8::from(self.ema > 0.0), u8::from(self.accumulate > 1));
         match self.offload {
-            OffloadSetting::None => OptimizerState::new(of_optimizer + rest),
+            OffloadSetting::None => OptimizerState::new(of_optimizer + average + sum),
             OffloadSetting::Optimizer => OptimizerState {
-                on_device: rest,
-                offloaded: of_optimizer,
+                on_device: average,
+                offloaded: of_optimizer + sum,
+                offloads_gradients: true,
             },
         }
     }

@@ -35,16 +35,16 @@ fn checkpoints(run: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// States visit their devices and go, and the bits stay, also in checkpoints.
+/// States and gradients visit their devices and go, and the bits stay, also in checkpoints: some have sums of gradients.
 #[test]
 fn states_in_files_change_no_bit() {
     let directory = tempfile::tempdir().unwrap();
     let states = directory.path().join("made/states");
-    for optimizer in [
-        OptimizerSetting::RmsProp,
-        OptimizerSetting::Sgd,
-        OptimizerSetting::Adam,
-        OptimizerSetting::AdamW,
+    for (optimizer, accumulate) in [
+        (OptimizerSetting::RmsProp, 1),
+        (OptimizerSetting::Sgd, 3),
+        (OptimizerSetting::Adam, 1),
+        (OptimizerSetting::AdamW, 3),
     ] {
         for stages in [1, 3] {
             let folder = |what: &str| {
@@ -52,7 +52,10 @@ fn states_in_files_change_no_bit() {
                     .path()
                     .join(format!("{optimizer:?}-{stages}-{what}"))
             };
-            let away = offloaded(optimizer, &states);
+            let away = TrainSettings {
+                accumulate,
+                ..offloaded(optimizer, &states)
+            };
             let here = TrainSettings {
                 offload: OffloadSetting::None,
                 ..away.clone()
@@ -62,6 +65,10 @@ fn states_in_files_change_no_bit() {
             let [here, away] = ["here", "away"].map(|what| checkpoints(&folder(what)));
             let names: Vec<_> = here.iter().map(|file| &file.0).collect();
             assert!(names.len() >= 4, "{names:?}");
+            let has_sums = names
+                .iter()
+                .any(|name| name.ends_with("gradients.safetensors"));
+            assert_eq!(has_sums, accumulate > 1, "{names:?}");
             assert!(here == away, "{optimizer:?} in {stages} stages");
         }
     }
@@ -73,12 +80,15 @@ fn states_in_files_change_no_bit() {
     drop(alive);
 }
 
-/// A run goes on with its states elsewhere, in other stages.
+/// A run goes on with its states and sums of gradients elsewhere, in other stages.
 #[test]
 fn a_run_resumes_with_its_states_elsewhere() {
     let directory = tempfile::tempdir().unwrap();
     let states = directory.path().join("states");
-    let away = offloaded(OptimizerSetting::AdamW, &states);
+    let away = TrainSettings {
+        accumulate: 4, // the ninth mini-batch is the first of an update
+        ..offloaded(OptimizerSetting::AdamW, &states)
+    };
     let here = TrainSettings {
         offload: OffloadSetting::None,
         ..away.clone()
@@ -162,6 +172,33 @@ fn a_state_that_is_lost_or_changed_is_an_error() {
         assert!(failed.contains(says), "{failed}");
         let again = step().unwrap_err().to_string();
         assert!(again.starts_with("the layers were dropped"), "{again}");
+    }
+}
+
+/// So is one whose gradients are; a full disk ends the step before, or the look for its norm.
+#[test]
+fn a_gradient_that_is_lost_or_changed_is_an_error() {
+    for (fault, says) in [
+        (Fault::Full, "could not be written: no storage space"),
+        (
+            Fault::Truncated,
+            "could not be read: unexpected end of file",
+        ),
+        (Fault::Changed, "has changed since it was written"),
+    ] {
+        let mut pipeline = pipeline(2);
+        let output = |pipeline: &Pipeline<Dense>| pipeline.infer(sample()).unwrap().into_data();
+        let before = output(&pipeline);
+        let optimizer = StagedOptimizer::new(&TrainSettings::default(), 2);
+        let memory = |_: &_| Ok(Some(Faulty(HostMemory::default(), fault)));
+        let mut optimizer = optimizer.offload(&pipeline.stages(), memory).unwrap();
+        let stores = optimizer.gradient_stores();
+        let step = pipeline.train_step_into(forty_points(), &CrossEntropy::new(), &stores);
+        let failed = step
+            .and_then(|step| optimizer.step(0.1, &mut pipeline, step.gradients, Instant::now()));
+        let failed = failed.unwrap_err().to_string();
+        assert!(failed.contains(says), "{failed}");
+        assert_eq!(output(&pipeline), before);
     }
 }
 

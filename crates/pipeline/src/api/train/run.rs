@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use super::split::MiniBatch;
 use crate::{
-    api::{error::StepError, objective::Objective, pipeline::Pipeline, tasks::loss_on},
+    api::{
+        error::StepError, gradient_store::GradientStore, objective::Objective, pipeline::Pipeline,
+        tasks::loss_on,
+    },
     engine::{
+        gradient_sums::Stored,
         parts::OutputUse,
         stage::Training,
         step::{self, StepResult},
@@ -39,6 +43,28 @@ impl<L: Layer> Pipeline<L> {
                 keep_outputs: batch.keeps_outputs,
             })
         });
+        let tasks = tasks.map(|mut tasks| {
+            for task in &mut tasks {
+                let store = batch.stores.get(task.seat.stage).cloned().flatten();
+                task.stored = store.and_then(|store| self.stored(task.seat.stage, store));
+            }
+            tasks
+        });
         step::run(&self.engine, &batch.schedule, tasks, |_| Ok(()))
+    }
+
+    /// What of a stage's gradients lies in its store: not what is to be added to those of other layers or replicas.
+    fn stored(&self, stage: usize, store: Arc<dyn GradientStore<L>>) -> Option<Stored<L>> {
+        let engine = &self.engine;
+        let is_tied = |layer: usize| {
+            let mut places = engine.ties.places().iter().flatten();
+            let shared = engine.shared.as_ref();
+            places.any(|place| place.0 == layer) || shared.is_some_and(|own| own.touches(layer))
+        };
+        let layers = engine.stages[stage].layers.clone();
+        (engine.seats().of_stage(stage).len() == 1).then(|| Stored {
+            store,
+            layers: layers.map(|layer| !is_tied(layer)).collect(),
+        })
     }
 }

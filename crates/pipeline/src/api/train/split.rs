@@ -8,6 +8,7 @@ use crate::{
     api::{
         batch::Batch,
         error::StepError,
+        gradient_store::GradientStore,
         objective::Objective,
         pipeline::Pipeline,
         tasks::{SplitBatch, StepInputs, sizes_term},
@@ -29,6 +30,8 @@ pub(super) struct MiniBatch<L: Layer, T> {
     pub(super) schedule: Arc<StepSchedule>,
     /// The first layer that has something to train: of this process, until all have met.
     pub(super) trainable_from: usize,
+    /// Of stages.
+    pub(super) stores: Vec<Option<Arc<dyn GradientStore<L>>>>,
 }
 
 impl<L: Layer, T: Flow> MiniBatch<L, T> {
@@ -36,6 +39,7 @@ impl<L: Layer, T: Flow> MiniBatch<L, T> {
         pipeline: &Pipeline<L>,
         batch: Batch<L::Input, T, L::Side>,
         objective: &impl Objective<L::Output, T>,
+        stores: &[Option<Arc<dyn GradientStore<L>>>],
     ) -> Result<Self, StepError> {
         let engine = &pipeline.engine;
         let keeps_outputs = batch.keeps_outputs;
@@ -52,6 +56,7 @@ impl<L: Layer, T: Flow> MiniBatch<L, T> {
             weight: batch.weight,
             keeps_outputs,
             schedule,
+            stores: stores.to_vec(),
         })
     }
 

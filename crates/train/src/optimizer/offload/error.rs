@@ -1,14 +1,14 @@
-//! Why an optimizer's state that lies off its device is lost.
+//! Why what lies off its device is lost.
 
 use std::io;
 
 use thiserror::Error;
 
-/// Why a state off its device is lost.
+/// Why an optimizer's state or a gradient that lies off its device is lost.
 #[derive(Debug, Error)]
 pub enum OffloadError {
     /// The storage failed.
-    #[error("the optimizer's state off the device could not be {what}: {source}")]
+    #[error("what lies off the device could not be {what}: {source}")]
     Storage {
         /// Opened, read or written.
         what: &'static str,
@@ -17,7 +17,7 @@ pub enum OffloadError {
     },
     /// The storage has other bytes than those that were written.
     #[error(
-        "the optimizer's state off the device has changed since it was written: resume from the last \
+        "what lies off the device has changed since it was written: resume from the last \
          checkpoint, and check the disk"
     )]
     Changed,
@@ -27,6 +27,6 @@ pub enum OffloadError {
     )]
     Order,
     /// A device failed.
-    #[error("the optimizer's state could not be moved between its device and the host: {0}")]
+    #[error("states or gradients could not be moved between a device and the host: {0}")]
     Device(String),
 }

@@ -4,9 +4,10 @@ use std::{fs, io, path::Path};
 
 use stovepipe_pipeline::{Layer, NamedDevice, Pipeline, Stage};
 
-use super::{offload::HostMemory, offload_error::OffloadError, staged::StagedOptimizer};
+use super::{error::OffloadError, storage::HostMemory};
 use crate::{
     error::TrainError,
+    optimizer::StagedOptimizer,
     processes::Processes,
     settings::{HOST, OffloadSetting, TrainSettings},
 };

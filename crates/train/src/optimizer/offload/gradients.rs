@@ -1,0 +1,226 @@
+//! Gradients that lie off their device, and visit it one layer at a time.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use burn::{
+    module::{ModuleVisitor, Param, ParamId, list_param_ids},
+    optim::{GradientsParams, StateSink},
+    store::burn_pack,
+    tensor::{Device, Tensor, TensorData},
+};
+use stovepipe_pipeline::{GradientStore, Layer, error::BoxedError};
+
+use super::{
+    error::OffloadError,
+    mover::{Coming, Mover},
+    shelf::{Item, Kept},
+};
+
+/// The gradients of a stage's parameters off their device.
+pub(in crate::optimizer) struct OffloadedGradients {
+    mover: Arc<Mover>,
+    /// What is there, or on its way there.
+    there: Mutex<HashSet<Item>>,
+}
+
+impl OffloadedGradients {
+    pub(in crate::optimizer) fn new(mover: Arc<Mover>) -> Self {
+        let there = Mutex::default();
+        Self { mover, there }
+    }
+
+    pub(in crate::optimizer) fn has(&self, what: Kept, parameter: ParamId) -> bool {
+        self.there().contains(&(what, parameter))
+    }
+
+    /// Reads or takes what is there of these layers, one after the other.
+    pub(in crate::optimizer) fn in_order<L: Layer>(
+        self: &Arc<Self>,
+        what: Kept,
+        layers: &[L],
+        is_taken: bool,
+    ) -> InOrder {
+        let rest = layers.iter().map(list_param_ids).collect();
+        let mut in_order = InOrder {
+            gradients: self.clone(),
+            what,
+            is_taken,
+            rest,
+            next: None,
+        };
+        in_order.ask_for_next();
+        in_order
+    }
+
+    /// Moves the gradients of a layer there.
+    pub(in crate::optimizer) fn put<L: Layer>(
+        &self,
+        what: Kept,
+        layer: &L,
+        gradients: &mut GradientsParams,
+    ) -> Result<(), OffloadError> {
+        struct Read<'a> {
+            gradients: &'a mut GradientsParams,
+            reads: Vec<(ParamId, ReadLater)>,
+        }
+
+        impl ModuleVisitor for Read<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+                    let read = move || gradient.try_into_data();
+                    let read =
+                        move || read().map_err(|error| OffloadError::Device(error.to_string()));
+                    self.reads.push((param.id, Box::new(read)));
+                }
+            }
+        }
+
+        let reads = Vec::new();
+        let mut read = Read { gradients, reads };
+        layer.visit(&mut read);
+        let reads = read.reads;
+        (self.there()).extend(reads.iter().map(|(parameter, _)| (what, *parameter)));
+        self.mover.put(move |shelf| {
+            for (parameter, read) in reads {
+                let mut sink = StateSink::default();
+                sink.tensors.push((String::new(), read()?));
+                shelf.write((what, parameter), sink)?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(in crate::optimizer) fn clear(&self, what: Kept) {
+        self.there().retain(|item| item.0 != what);
+        // What fails is told when something is waited for.
+        let _ = self.mover.put(move |shelf| {
+            shelf.clear(what);
+            Ok(())
+        });
+    }
+
+    /// Waits until all is there.
+    pub(in crate::optimizer) fn settle(&self) -> Result<(), OffloadError> {
+        self.mover.settle()
+    }
+
+    /// What is there of a parameter, under its name.
+    pub(in crate::optimizer) fn tensors(
+        &self,
+        what: Kept,
+        parameter: ParamId,
+        name: &str,
+    ) -> Vec<burn_pack::Tensor> {
+        self.mover.tensors((what, parameter), name)
+    }
+
+    fn fetch(&self, what: Kept, parameters: Vec<ParamId>, is_taken: bool) -> Option<Fetched> {
+        let mut there = self.there();
+        let items = parameters.into_iter().map(|parameter| (what, parameter));
+        let items: Vec<_> = items.filter(|item| there.contains(item)).collect();
+        if is_taken {
+            items.iter().for_each(|item| {
+                there.remove(item);
+            });
+        }
+        (!items.is_empty()).then(|| {
+            self.mover.fetch(move |shelf| {
+                let mut found = HashMap::new();
+                for item in items {
+                    let kept = shelf.of(item);
+                    for slot in kept.into_iter().flat_map(|kept| kept.slots) {
+                        found.insert(item.1, shelf.read_slot(&slot)?);
+                    }
+                    if is_taken {
+                        shelf.remove(item);
+                    }
+                }
+                Ok(found)
+            })
+        })
+    }
+
+    fn there(&self) -> MutexGuard<'_, HashSet<Item>> {
+        self.there.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type ReadLater = Box<dyn FnOnce() -> Result<TensorData, OffloadError> + Send>;
+type Fetched = Coming<HashMap<ParamId, TensorData>>;
+
+impl<L: Layer> GradientStore<L> for OffloadedGradients {
+    fn take(&self, layer: &L) -> Result<GradientsParams, BoxedError> {
+        let fetched = self.fetch(Kept::Gradient, list_param_ids(layer), true);
+        Ok(arrived(fetched, layer, self.mover.device())?)
+    }
+
+    fn put(&self, layer: &L, mut gradients: GradientsParams) -> Result<(), BoxedError> {
+        Ok(Self::put(self, Kept::Gradient, layer, &mut gradients)?)
+    }
+
+    fn clear(&self) {
+        Self::clear(self, Kept::Gradient);
+    }
+}
+
+/// Gradients of layers, of which those of the next one are on their way.
+pub(in crate::optimizer) struct InOrder {
+    gradients: Arc<OffloadedGradients>,
+    what: Kept,
+    is_taken: bool,
+    rest: VecDeque<Vec<ParamId>>,
+    next: Option<Fetched>,
+}
+
+impl InOrder {
+    /// Those of the next layer, which is this one.
+    pub(in crate::optimizer) fn next<L: Layer>(
+        &mut self,
+        layer: &L,
+    ) -> Result<GradientsParams, OffloadError> {
+        let own = self.next.take();
+        self.ask_for_next();
+        arrived(own, layer, self.gradients.mover.device())
+    }
+
+    fn ask_for_next(&mut self) {
+        let parameters = self.rest.pop_front().unwrap_or_default();
+        self.next = self.gradients.fetch(self.what, parameters, self.is_taken);
+    }
+}
+
+/// Gradients on the device of their layer.
+fn arrived<L: Layer>(
+    fetched: Option<Fetched>,
+    layer: &L,
+    device: &Device,
+) -> Result<GradientsParams, OffloadError> {
+    struct Place<'a> {
+        found: HashMap<ParamId, TensorData>,
+        device: &'a Device,
+        gradients: GradientsParams,
+    }
+
+    impl ModuleVisitor for Place<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(data) = self.found.remove(&param.id) {
+                let dtype = data.dtype();
+                let gradient = Tensor::<D>::from_data(data, (self.device, dtype));
+                self.gradients.register(param.id, gradient);
+            }
+        }
+    }
+
+    let found = fetched.map_or_else(|| Ok(HashMap::new()), Coming::wait)?;
+    let gradients = GradientsParams::new();
+    let mut place = Place {
+        found,
+        device,
+        gradients,
+    };
+    layer.visit(&mut place);
+    Ok(place.gradients)
+}
