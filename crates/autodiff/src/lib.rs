@@ -6,6 +6,10 @@
 //! - [`seed`]: a backward pass that starts from a given gradient.
 //! - [`SharedLeaves`]: leaves that many graphs may use without becoming one.
 //! - [`at_least_f32`]: f32 for sums that need it.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `cube` | the same for the backends of CubeCL: CUDA, ROCm, Vulkan, WebGPU, Metal |
 
 mod defer;
 mod dispatch;

@@ -4,6 +4,10 @@
 //! communicator. The feature needs Open MPI or MPICH, with `mpicc`, and libclang (on Debian:
 //! `openmpi-bin libopenmpi-dev libclang-dev`). Without it, this crate only knows what has started a
 //! process, as [`launcher`], and how to start a job, [`mpirun()`].
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `mpi` | MPI itself |
 
 #[cfg(feature = "mpi")]
 mod backoff;

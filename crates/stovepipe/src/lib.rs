@@ -15,6 +15,10 @@
 //! | `verify` | `stovepipe::verify`: compares a pipeline with the same model on one device |
 //! | `learner` | `stovepipe::learner`: a pipeline in the training loop of `burn-train` |
 //!
+//! | stovepipe | Burn | Rust |
+//! |---|---|---|
+//! | 0.1 | 0.22 | 1.95 or later |
+//!
 //! ```
 //! use burn::{module::Module, nn::{Linear, LinearConfig}, optim::AdamConfig};
 //! use burn::tensor::{Device, Int, Tensor, activation::relu};

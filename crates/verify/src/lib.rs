@@ -6,6 +6,10 @@
 //! whole model. Asynchronous training has no such result: it is compared with a loop over the versions of the
 //! weights. The [`Report`] prints as a table.
 //!
+//! | feature | what it adds |
+//! |---|---|
+//! | `wgpu`, `cuda` | Burn's backend of that name |
+//!
 //! ```
 //! use burn::tensor::{Device, Int, Tensor};
 //! # use stovepipe_pipeline::doc_example::Dense;

@@ -12,6 +12,7 @@ mod circles;
 mod edges;
 mod features;
 mod metadata;
+mod published;
 
 fn root() -> PathBuf {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

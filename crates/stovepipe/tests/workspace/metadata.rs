@@ -15,13 +15,21 @@ struct Metadata {
 pub struct Package {
     pub name: String,
     pub features: BTreeMap<String, Vec<String>>,
+    pub description: Option<String>,
+    pub license: Option<String>,
+    pub documentation: Option<String>,
+    pub keywords: Vec<String>,
+    pub categories: Vec<String>,
+    publish: Option<Vec<String>>,
     manifest_path: PathBuf,
     dependencies: Vec<Dependency>,
 }
 
 #[derive(Deserialize)]
-struct Dependency {
-    name: String,
+pub struct Dependency {
+    pub name: String,
+    #[serde(rename = "req")]
+    pub requirement: String,
     kind: Option<String>,
 }
 
@@ -40,6 +48,16 @@ impl Package {
         let folder = self.folder();
         let group = folder.parent().unwrap().file_name().unwrap();
         group.to_str().unwrap().to_owned()
+    }
+
+    pub fn is_published(&self) -> bool {
+        self.publish.is_none()
+    }
+
+    /// What those who use the crate have to have.
+    pub fn needed(&self) -> impl Iterator<Item = &Dependency> {
+        let all = self.dependencies.iter();
+        all.filter(|dependency| dependency.kind.as_deref() != Some("dev"))
     }
 
     /// What the crate is built with.
