@@ -15,6 +15,7 @@ mod base;
 mod looping;
 mod objectives;
 mod offload;
+mod offload_memory;
 mod precision;
 mod processes;
 mod resume;

@@ -3,6 +3,7 @@
 
 mod bad;
 mod dense;
+mod memory;
 mod torch;
 
 use std::{collections::BTreeMap, path::Path};

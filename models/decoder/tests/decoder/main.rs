@@ -7,3 +7,4 @@ mod common;
 mod folders;
 mod golden;
 mod hostile;
+mod memory;

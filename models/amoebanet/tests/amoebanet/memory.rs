@@ -2,8 +2,6 @@
 //!
 //! Each case runs in its own process, this program again, so that the peak is that of the case.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::{env, process::Command};
 
 use burn::{
@@ -94,7 +92,7 @@ fn memory_is_as_predicted() {
     for case in CASES {
         let mut child = Command::new(env::current_exe().unwrap());
         child
-            .args(["memory_is_as_predicted", "--exact", "--nocapture"])
+            .args(["memory::memory_is_as_predicted", "--exact", "--nocapture"])
             .env(CASE, case);
         let output = child.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);

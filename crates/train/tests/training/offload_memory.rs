@@ -1,17 +1,12 @@
 //! What training takes if states and gradients are on the device and off it, counted by the allocator.
 //!
 //! Each case is a process of its own: this program again, so that the most that was ever allocated is that case's.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-use std::{env, process::Command, time::Instant};
+use std::{env, process::Command};
 
-use burn::{
-    module::Module,
-    tensor::{Device, Int, Tensor},
-};
 use cap::Cap;
-use stovepipe_pipeline::{CrossEntropy, Pipeline};
-use stovepipe_train::{TrainSettings, example::Dense, optimizer::StagedOptimizer};
+
+use super::*;
 
 #[global_allocator]
 static ALLOCATOR: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::MAX);
@@ -26,8 +21,13 @@ const LAYER: f64 = (4 * WIDTH * (WIDTH + 1)) as f64;
 
 /// The most that training took, in layers.
 fn measured(is_away: bool) -> f64 {
-    let layers = (0..LAYERS).map(|_| Dense::new(WIDTH, WIDTH)).collect();
     let device = Device::flex();
+    let linear = LinearConfig::new(WIDTH, WIDTH);
+    let layer = |_| Dense {
+        linear: linear.init(&device),
+        norm: None,
+    };
+    let layers = (0..LAYERS).map(layer).collect();
     let builder = Pipeline::builder(layers)
         .devices([device.clone()])
         .micro_batches(2);
@@ -56,7 +56,8 @@ fn measured(is_away: bool) -> f64 {
 /// what belongs to three layers at most is there. On the device, its gradients are there besides.
 #[test]
 fn a_model_trains_in_half_the_memory_of_its_weights_and_states() {
-    const TEST: &str = "a_model_trains_in_half_the_memory_of_its_weights_and_states";
+    const TEST: &str =
+        "offload_memory::a_model_trains_in_half_the_memory_of_its_weights_and_states";
     if let Ok(case) = env::var(CASE) {
         println!("[{}]", measured(case == "away"));
         return;

@@ -1,14 +1,6 @@
 //! What saving and loading a model take besides the model, counted by the allocator.
 //!
 //! Each case is a process of its own: this program again, so that the most that was ever allocated is that case's.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-#[path = "weights/dense.rs"]
-#[allow(dead_code, reason = "shared with other tests")]
-mod dense;
-#[path = "weights/torch.rs"]
-#[allow(dead_code, reason = "shared with other tests")]
-mod torch;
 
 use std::{
     env,
@@ -18,9 +10,13 @@ use std::{
 
 use burn::module::Module;
 use cap::Cap;
-use dense::{Dense, pipeline};
 use stovepipe_train::{Weights, save_model};
 use zip::CompressionMethod;
+
+use crate::{
+    dense::{Dense, pipeline},
+    torch,
+};
 
 #[global_allocator]
 static ALLOCATOR: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::MAX);
@@ -112,7 +108,7 @@ fn a_few_tensors_are_in_memory_at_a_time() {
 }
 
 fn in_a_process(case: &str, path: &Path) -> [f64; 2] {
-    let arguments = "a_few_tensors_are_in_memory_at_a_time --exact --nocapture";
+    let arguments = "memory::a_few_tensors_are_in_memory_at_a_time --exact --nocapture";
     let mut child = Command::new(env::current_exe().unwrap());
     child.args(arguments.split(' '));
     child.env(CASE, format!("{case} {}", path.display()));

@@ -1,7 +1,6 @@
 //! What loading a decoder and training an adapter take besides the model, counted by the allocator.
 //!
 //! Each case is a process of its own: this program again, so that the most that was ever allocated is that case's.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::{collections::BTreeMap, env, fs, path::Path, process::Command};
 
@@ -143,7 +142,7 @@ fn measured(case: &str, folder: &Path) -> [usize; 2] {
 
 #[test]
 fn an_adapter_needs_little_besides_the_weights() {
-    const TEST: &str = "an_adapter_needs_little_besides_the_weights";
+    const TEST: &str = "memory::an_adapter_needs_little_besides_the_weights";
     if let Ok(case) = env::var(CASE) {
         println!(
             "{:?}",
