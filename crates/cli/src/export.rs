@@ -48,7 +48,7 @@ pub fn command() -> Command {
     let command = ExportFlags::augment_args(Command::new("export"));
     let command = Settings::augment_without_defaults(command);
     crate::flags::finished(crate::flags::hide(command, is_idle))
-        .about("Write a trained model for transformers, peft, PyTorch, timm or Burn")
+        .about("Write a trained model for transformers, peft, PyTorch or Burn")
         .long_about(None)
 }
 

@@ -3,6 +3,8 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)] // They panic if the text cannot be written.
 
 mod choice;
+mod compare;
+mod completions;
 mod config;
 mod data;
 mod devices;
@@ -19,11 +21,13 @@ mod measured;
 mod memory_check;
 mod mistakes;
 mod models;
+mod new;
 mod output;
 mod plan;
 mod pretrained;
 mod processes;
 mod rank;
+mod report;
 mod settings;
 mod simulate;
 mod suggest;
@@ -112,6 +116,10 @@ fn command() -> Command {
         .subcommand(plan::command())
         .subcommand(simulate::command())
         .subcommand(verify::command())
+        .subcommand(report::command())
+        .subcommand(compare::command())
+        .subcommand(new::command())
+        .subcommand(completions::command())
 }
 
 /// Runs a subcommand, in all processes of a job that this one may be part of.
@@ -131,6 +139,10 @@ fn run(matches: &ArgMatches, processes: &mut Processes) -> Result<ExitCode, CliE
         Some(("plan", matches)) => plan::main(matches, processes),
         Some(("simulate", matches)) => simulate::main(matches),
         Some(("verify", matches)) => verify::main(matches, processes),
+        Some(("report", matches)) => report::main(matches),
+        Some(("compare", matches)) => compare::main(matches),
+        Some(("new", matches)) => new::main(matches),
+        Some(("completions", matches)) => completions::main(matches, command()),
         // `subcommand_required` lets nothing else through.
         _ => Ok(ExitCode::FAILURE),
     }

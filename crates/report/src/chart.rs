@@ -8,6 +8,8 @@ mod thin;
 
 pub(crate) use thin::spread;
 
+use std::borrow::Cow;
+
 use crate::number;
 
 /// The curves of one chart.
@@ -44,7 +46,7 @@ impl ValueScale {
 
 /// A curve.
 pub(crate) struct Series {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     pub style: CurveStyle,
     /// In ascending order.
     pub points: Vec<CurvePoint>,
@@ -57,12 +59,30 @@ pub(crate) struct CurvePoint {
     pub value: f64,
 }
 
+/// Six colours, each with two kinds of lines.
+const RUNS: [&str; 12] = [
+    "run-1",
+    "run-2",
+    "run-3",
+    "run-4",
+    "run-5",
+    "run-6",
+    "run-1 other",
+    "run-2 other",
+    "run-3 other",
+    "run-4 other",
+    "run-5 other",
+    "run-6 other",
+];
+
 /// The style of a curve. Colour, dashes and marks all differ, so that any one of them is enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CurveStyle {
     Test,
     Train,
     Averaged,
+    /// Of one of several runs, by its index.
+    Run(usize),
 }
 
 impl CurveStyle {
@@ -71,6 +91,7 @@ impl CurveStyle {
             Self::Test => "test",
             Self::Train => "train",
             Self::Averaged => "averaged",
+            Self::Run(index) => RUNS[index % RUNS.len()],
         }
     }
 }

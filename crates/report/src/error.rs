@@ -26,6 +26,9 @@ pub enum ReportError {
         reason: String,
         source: Box<dyn Error + Send + Sync>,
     },
+    /// More runs than a page can compare.
+    #[error("{runs} runs are too many for one page: name at most {most}")]
+    TooManyRuns { runs: usize, most: usize },
     /// A picture that cannot be shown.
     #[error("{}: {source}", path.display())]
     Picture { path: PathBuf, source: PictureError },

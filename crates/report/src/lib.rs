@@ -38,6 +38,7 @@
 //! ```
 
 mod chart;
+mod comparison;
 mod confusion;
 mod error;
 mod image;
@@ -49,6 +50,7 @@ mod read;
 mod run;
 mod settings;
 
+pub use comparison::{Comparison, OtherSetting, first_other_step};
 pub use confusion::{Confusion, PredictionCount};
 pub use error::{PictureError, ReportError, SvgError};
 pub use image::{RunImage, SvgImage};

@@ -5,6 +5,7 @@
 //! scripts and the network.
 
 mod classes;
+mod comparison;
 mod curves;
 mod epochs;
 mod headline;
@@ -47,7 +48,7 @@ impl Report {
         let page = html! {
             (DOCTYPE)
             html lang="en" {
-                (head(self))
+                (head(&self.title))
                 body {
                     main {
                         (headline::render(self))
@@ -60,7 +61,7 @@ impl Report {
                         (stages::render(self.summary.as_ref()))
                         (settings::render(&self.settings))
                     }
-                    footer { p { "Made by Stovepipe from the files in the run's folder." } }
+                    (footer("the files in the run's folder"))
                 }
             }
         };
@@ -68,7 +69,11 @@ impl Report {
     }
 }
 
-fn head(report: &Report) -> Markup {
+fn footer(source: &str) -> Markup {
+    html! { footer { p { "Made by Stovepipe from " (source) "." } } }
+}
+
+fn head(title: &str) -> Markup {
     html! {
         head {
             meta charset="utf-8";
@@ -76,7 +81,7 @@ fn head(report: &Report) -> Markup {
             meta name="viewport" content="width=device-width, initial-scale=1";
             meta name="color-scheme" content="light dark";
             meta name="referrer" content="no-referrer";
-            title { (name(&report.title)) " – Stovepipe" }
+            title { (name(title)) " – Stovepipe" }
             link rel="icon" href=(ICON);
             style { (PreEscaped(STYLE)) }
         }

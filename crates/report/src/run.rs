@@ -155,6 +155,8 @@ pub struct LossScaling {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Step {
+    /// The epoch, counted from 1.
+    pub epoch: usize,
     /// Its number, counted from 1 over all epochs.
     pub step: usize,
     /// Its loss.

@@ -17,7 +17,8 @@
 //!
 //! let (seed, epoch) = (7, 0);
 //! let batcher = TextBatcher::shifted(seed, epoch);
-//! let loader = DataLoaderBuilder::new(batcher).batch_size(32).shuffle(seed).build(split.training.clone());
+//! let loader = DataLoaderBuilder::new(batcher).batch_size(32).shuffle(seed);
+//! let loader = loader.build(split.training.clone());
 //! let (inputs, targets) = loader.iter().next().ok_or("no batch")??;
 //! assert_eq!((inputs.dims(), targets.dims()), ([32, 128], [32, 128]));
 //!

@@ -526,7 +526,18 @@ fn help_has_a_line_for_each_flag_and_says_which_model_a_default_is_of() {
     check_lacks(&help("verify --help-all"), &["--flip", "--held-out"]);
     let commands = here.succeed("--help");
     for name in [
-        "train", "eval", "export", "devices", "doctor", "plan", "simulate", "verify",
+        "train",
+        "eval",
+        "export",
+        "devices",
+        "doctor",
+        "plan",
+        "simulate",
+        "verify",
+        "report",
+        "compare",
+        "new",
+        "completions",
     ] {
         let mut lines = commands.lines();
         let line = lines.find(|line| line.trim_start().starts_with(name));

@@ -13,8 +13,19 @@ const FOLDERS: [&str; 10] = [
     ".ci", "benches", "crates", "datasets", "docs", "examples", "models", "recipes", "target",
     "upstream",
 ];
-const SUBCOMMANDS: [&str; 8] = [
-    "train", "eval", "export", "devices", "doctor", "plan", "simulate", "verify",
+const SUBCOMMANDS: [&str; 12] = [
+    "train",
+    "eval",
+    "export",
+    "devices",
+    "doctor",
+    "plan",
+    "simulate",
+    "verify",
+    "report",
+    "compare",
+    "new",
+    "completions",
 ];
 
 /// Flags that pages name without a command, but are Cargo's.

@@ -5,6 +5,7 @@
 mod adapters;
 mod cifar;
 mod cli;
+mod comparing;
 mod data;
 mod devices;
 mod docs;
@@ -17,6 +18,7 @@ mod input;
 mod language;
 mod looping;
 mod memory;
+mod new;
 mod pictures;
 mod planning;
 #[cfg(target_os = "linux")]

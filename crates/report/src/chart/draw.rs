@@ -104,7 +104,7 @@ impl<'a> Plot<'a> {
             let Some(first) = points.next().map(place) else {
                 continue;
             };
-            let name = number::capital(series.name);
+            let name = number::capital(&series.name);
             text += &match points.last().map(place) {
                 Some(last) => format!(" {name}: from {first} to {last}."),
                 None => format!(" {name}: {first}."),
@@ -198,6 +198,8 @@ impl<'a> Plot<'a> {
             @match style {
                 CurveStyle::Test => circle .mark cx=(x) cy=(y) r="2.8" {},
                 CurveStyle::Train => rect .mark x=(round(x - 2.3)) y=(round(y - 2.3)) width="4.6" height="4.6" {},
+                CurveStyle::Run(index) if index % 2 == 1 => rect .mark x=(round(x - 2.3)) y=(round(y - 2.3)) width="4.6" height="4.6" {},
+                CurveStyle::Run(_) => circle .mark cx=(x) cy=(y) r="2.8" {},
                 CurveStyle::Averaged => polygon .mark points={
                     (at(0.0, -3.6)) " " (at(3.6, 0.0)) " " (at(0.0, 3.6)) " " (at(-3.6, 0.0))
                 } {},

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Bytes in a mebibyte.
-const MIB: f64 = (1 << 20) as f64;
+pub(super) const MIB: f64 = (1 << 20) as f64;
 
 pub(super) fn render(epochs: &[Epoch], steps: &[Step]) -> Markup {
     html! {
@@ -70,7 +70,7 @@ fn by_step(steps: &[Step]) -> Markup {
         let is_empty = points.is_empty();
         let (name, style) = ("training", CurveStyle::Train);
         let series = [Series {
-            name,
+            name: name.into(),
             style,
             points,
         }];
@@ -122,7 +122,7 @@ fn speed(epochs: &[Epoch]) -> Chart {
     chart("Speed", unit, ValueScale::FromZero, [speed])
 }
 
-fn chart(
+pub(super) fn chart(
     title: &str,
     unit: Option<&'static str>,
     scale: ValueScale,
@@ -163,7 +163,7 @@ fn series(
         Some(CurvePoint { at, value })
     };
     Series {
-        name,
+        name: name.into(),
         style,
         points: epochs.iter().filter_map(point).collect(),
     }

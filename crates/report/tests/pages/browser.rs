@@ -11,7 +11,7 @@ use std::{env, fs, io::Write, path::Path};
 use crate::common::{chromium, dom::Element, folder::SampleRun};
 use maud::html;
 use serde::Deserialize;
-use stovepipe_report::Report;
+use stovepipe_report::{Comparison, Report};
 
 const SIZES: [(u32, u32); 3] = [(360, 800), (768, 1024), (1280, 900)];
 
@@ -68,8 +68,26 @@ fn pages() -> Vec<(&'static str, String)> {
         ("empty", Report::default()),
     ];
     let pages = reports.map(|(name, report)| (name, report.to_html()));
+    let compared = |titles: &[&str]| {
+        let run = |title: &&str| Report {
+            title: (*title).to_owned(),
+            ..SampleRun::images(6).report()
+        };
+        Comparison {
+            runs: titles.iter().map(run).collect(),
+        }
+    };
+    let mut many = compared(&["train-1"; 12]);
+    many.runs[3].title = long.clone();
+    many.runs[4] = SampleRun::language(3).report();
+    many.runs[5] = Report::default();
+    let comparisons = [
+        ("compared", compared(&["first", "second"]).to_html()),
+        ("many compared", many.to_html()),
+    ];
     let unfolded = pages[0].1.replace("<details>", "<details open>");
-    pages.into_iter().chain([("unfolded", unfolded)]).collect()
+    let others = comparisons.into_iter().chain([("unfolded", unfolded)]);
+    pages.into_iter().chain(others).collect()
 }
 
 /// A page with all pages in frames.

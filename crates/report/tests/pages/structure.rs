@@ -6,7 +6,7 @@ use crate::common::{
     dom::Element,
     folder::{SVG, SampleRun},
 };
-use stovepipe_report::{Confusion, Report, RunImage, SvgImage};
+use stovepipe_report::{Comparison, Confusion, Report, RunImage, SvgImage};
 
 fn page(report: &Report) -> Element {
     Element::parse(&report.to_html())
@@ -267,4 +267,137 @@ fn classes_have_their_accuracy() {
             "{note}"
         );
     }
+}
+
+/// Three runs: the second is the best, and the last has not finished.
+fn three_runs() -> Comparison {
+    let run = |title: &str, loss: f64, rate: f64| {
+        let mut report = SampleRun::images(4).report();
+        report.title = title.to_owned();
+        let summary = report.summary.as_mut().unwrap();
+        summary.averaged = None;
+        summary.test.loss = loss;
+        summary
+            .test
+            .metrics
+            .insert("accuracy".to_owned(), 1.0 - loss);
+        summary.samples_per_second = rate;
+        report
+    };
+    let mut open = run("open", 0.0, 0.0);
+    open.summary = None;
+    for epoch in &mut open.epochs {
+        epoch.averaged = None;
+        epoch.test = None;
+    }
+    let tables = &mut open.settings.tables;
+    tables[0].entries.push(("extra".to_owned(), "1".to_owned()));
+    Comparison {
+        runs: vec![run("slow", 0.5, 10.0), run("good", 0.25, 40.0), open],
+    }
+}
+
+/// The number of a run in the order by a column: `--by-COLUMN:NUMBER;` in its row.
+fn place(row: &Element, column: usize) -> usize {
+    let style = &row.attributes["style"];
+    let (_, rest) = style.split_once(&format!("--by-{column}:")).unwrap();
+    rest.split_once(';').unwrap().0.parse().unwrap()
+}
+
+#[test]
+fn a_table_has_the_order_of_runs_by_each_column() {
+    let comparison = three_runs();
+    let page = Element::parse(&comparison.to_html());
+    let section = page.section("runs").unwrap();
+    let columns: Vec<_> = section
+        .named("label")
+        .iter()
+        .map(|own| own.text.trim().to_owned())
+        .collect();
+    let expected = [
+        "run",
+        "test loss",
+        "test accuracy",
+        "test top-5 accuracy",
+        "samples/s",
+        "bubble",
+        "memory, MiB",
+        "time",
+        "device-hours",
+    ];
+    assert_eq!(columns, expected);
+    let rows = &section.named("tr")[1..];
+    let order = |column| {
+        rows.iter()
+            .map(|row| place(row, column))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(order(0), [0, 1, 2]);
+    assert_eq!(order(1), [1, 0, 2], "the lowest loss first, none last");
+    assert_eq!(order(2), [1, 0, 2], "the highest accuracy first");
+    assert_eq!(order(4), [1, 0, 2], "the fastest first");
+    assert!(rows[1].text.contains("good") && rows[1].text.contains("0.2500"));
+    assert!(rows[2].text.contains("not finished"));
+    // Each order has a rule of the style sheet, which has no more buttons than columns can be.
+    let style = page.named("style")[0].text.clone();
+    for column in 0..expected.len() {
+        assert!(style.contains(&format!("#by-{column}:checked")), "{column}");
+    }
+    let checked = section.named("input");
+    let checked: Vec<_> = checked
+        .iter()
+        .filter(|own| own.attributes.contains_key("checked"))
+        .collect();
+    assert_eq!(checked.len(), 1);
+}
+
+#[test]
+fn settings_and_curves_of_runs_are_side_by_side() {
+    let comparison = three_runs();
+    let page = Element::parse(&comparison.to_html());
+    let settings = page.section("settings").unwrap();
+    let rows: Vec<_> = settings
+        .named("tr")
+        .iter()
+        .map(|row| row.text.trim().to_owned())
+        .collect();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert!(
+        rows[1].contains("extra") && rows[1].ends_with("––1"),
+        "{rows:?}"
+    );
+    let curves = page.section("curves").unwrap();
+    let titles: Vec<_> = curves
+        .named("h3")
+        .iter()
+        .map(|own| own.text.trim().to_owned())
+        .collect();
+    assert_eq!(titles[..3], ["Test loss", "Test accuracy", "Training loss"]);
+    // The run that was not tested has no curve there.
+    let names = |chart: usize| {
+        let chart = &curves.named("figure")[chart];
+        let names = chart.named("text").into_iter();
+        let names = names.filter(|text| text.attributes["class"].starts_with("name"));
+        names.map(|text| text.text.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(0), ["1", "2"]);
+    assert_eq!(names(2), ["1", "2", "3"]);
+    let same = Comparison {
+        runs: vec![SampleRun::images(2).report(); 2],
+    };
+    assert!(same.to_html().contains("The runs have the same settings."));
+}
+
+#[test]
+fn runs_of_one_name_and_too_many_are_told_apart() {
+    let runs = [SampleRun::images(1).folder(), SampleRun::images(1).folder()];
+    let folders: Vec<_> = runs.iter().map(|run| run.path()).collect();
+    let comparison = Comparison::read(&folders).unwrap();
+    for (run, folder) in comparison.runs.iter().zip(&folders) {
+        assert_eq!(run.title, format!("train-1 ({})", folder.display()));
+    }
+    let many = Comparison::read(&[&folders[0]; 13])
+        .unwrap_err()
+        .to_string();
+    assert_eq!(many, "13 runs are too many for one page: name at most 12");
 }
