@@ -404,6 +404,12 @@ impl Settings {
         let idle = [
             ("momentum", is_adam, "with --optimizer adam or adamw"),
             ("epsilon", is_sgd, "with --optimizer sgd"),
+            ("beta2", !is_adam, "with --optimizer sgd or rmsprop"),
+            (
+                "weight-decay-of",
+                training.weight_decay == 0.0,
+                "with --weight-decay 0",
+            ),
             ("decay-rate", is_free, "with --decay none or cosine"),
             ("decay-epochs", is_free, "with --decay none or cosine"),
             (

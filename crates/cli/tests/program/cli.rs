@@ -56,6 +56,10 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
         --decay exponential --decay-rate 2 => decay-rate is 2
         --lr 1e308 --momentum 0 => --momentum has no effect with --optimizer adam or adamw: leave it out
         --weight-decay -1e308 => weight-decay is -1e308, but
+        --beta2 1 => beta2 is 1, but must be at least 0 and less than 1
+        --beta2 0.9 --optimizer sgd => --beta2 has no effect with --optimizer sgd or rmsprop: leave it out
+        --weight-decay-of matrices --weight-decay 0 => --weight-decay-of has no effect with --weight-decay 0: leave it out
+        --weight-decay-of norms => matrices
         --weight-decay -0.1 => weight-decay is -0.1
         --model unet => invalid value 'unet'
         ",

@@ -8,25 +8,29 @@ use stovepipe_kernels::AdamWUpdate;
 
 use crate::settings::TrainSettings;
 
-const BETAS: [f32; 2] = [0.9, 0.999];
+/// β₁.
+pub(super) const BETA: f32 = 0.9;
 
 /// The same as Burn's `AdamW`, bit for bit, with the same state.
 #[derive(Clone)]
 pub(crate) struct AdamW {
+    betas: [f32; 2],
     epsilon: f32,
     weight_decay: f32,
     burn: burn::optim::AdamW,
 }
 
 impl AdamW {
-    pub(crate) fn new(settings: &TrainSettings) -> Self {
-        let (epsilon, weight_decay) = (settings.epsilon as f32, settings.weight_decay as f32);
+    pub(crate) fn new(settings: &TrainSettings, weight_decay: f32) -> Self {
+        let betas = [BETA, settings.beta2 as f32];
+        let epsilon = settings.epsilon as f32;
         Self {
+            betas,
             epsilon,
             weight_decay,
             burn: AdamWConfig::new()
-                .with_beta_1(BETAS[0])
-                .with_beta_2(BETAS[1])
+                .with_beta_1(betas[0])
+                .with_beta_2(betas[1])
                 .with_epsilon(epsilon)
                 .with_weight_decay(weight_decay)
                 .build(),
@@ -49,7 +53,7 @@ impl Optimizer for AdamW {
         };
         let time = momentum.time + 1;
         let update = AdamWUpdate {
-            betas: BETAS,
+            betas: self.betas,
             epsilon: self.epsilon,
             weight_decay: self.weight_decay,
             rate,

@@ -17,14 +17,14 @@ use stovepipe_pipeline::{
 use stovepipe_schedule::{Span, SpanKind};
 
 use super::{
-    adam_w::AdamW,
+    adam_w::{AdamW, BETA},
     gradients::{clipped, norm, norm_of_stage},
     offload::{Kept, Mover, OffloadError, OffloadedGradients, Storage},
     states::{Names, States},
 };
 use crate::{
     error::TrainError,
-    settings::{OptimizerSetting, TrainSettings},
+    settings::{DecayedSetting, OptimizerSetting, TrainSettings},
 };
 
 /// One of Burn's optimizers, with the state of each stage on the stage's device, or [elsewhere](Self::offload).
@@ -32,7 +32,7 @@ use crate::{
 ///
 /// Gradients are first clipped by their norm over *all* stages, as one device would clip them.
 pub struct StagedOptimizer {
-    optimizer: Arc<dyn DynOptimizer>,
+    optimizer: Optimizers,
     /// By stage.
     states: Vec<States>,
     clip: Option<f64>,
@@ -45,7 +45,7 @@ impl StagedOptimizer {
     #[must_use]
     pub fn new(settings: &TrainSettings, stages: usize) -> Self {
         Self {
-            optimizer: optimizer(settings),
+            optimizer: Optimizers::new(settings),
             states: (0..stages).map(|_| States::default()).collect(),
             clip: Some(settings.clip).filter(|&clip| clip > 0.0),
             layer_decay: settings.layer_decay,
@@ -90,7 +90,7 @@ impl StagedOptimizer {
                 let mut away =
                     (away.as_ref()).map(|away| away.in_order(Kept::Gradient, &layers, true));
                 let mut update = Update {
-                    optimizer: &*optimizer,
+                    optimizer: &optimizer,
                     rate,
                     factor,
                     gradients,
@@ -186,7 +186,7 @@ impl StagedOptimizer {
             let gradients = (gradients, None);
             let norm = clip_at.map(|_| norm_of_stage(&layers, &gradients));
             let mut update = Update {
-                optimizer: &*optimizer,
+                optimizer: &optimizer,
                 rate: 0.0,
                 factor: norm.and_then(|norm| clipped(norm, clip_at)),
                 gradients: gradients.0,
@@ -254,7 +254,7 @@ impl StagedOptimizer {
             let has_replicas = stage.replicas.len() > 1;
             Ok(States::offloaded(
                 mover,
-                self.optimizer.clone(),
+                self.optimizer.usual.clone(),
                 has_replicas,
             ))
         });
@@ -302,7 +302,8 @@ impl StagedOptimizer {
     /// The state of a stage, by the names of parameters: `NAME.momentum.moment_1` and so on.
     pub(crate) fn state(&self, stage: usize, names: &Names) -> Vec<burn_pack::Tensor> {
         let states = self.states.get(stage);
-        states.map_or(Vec::new(), |states| states.tensors(&*self.optimizer, names))
+        let optimizer = &*self.optimizer.usual;
+        states.map_or(Vec::new(), |states| states.tensors(optimizer, names))
     }
 
     /// Restores the state of a stage, of which `read` reads that of a parameter. Parameters without saved state restart as
@@ -317,7 +318,7 @@ impl StagedOptimizer {
         let states = &mut self.states[stage];
         states.clear();
         let mut restore = Restore {
-            optimizer: &*self.optimizer,
+            optimizer: &*self.optimizer.usual,
             names,
             device,
             read,
@@ -335,7 +336,7 @@ impl StagedOptimizer {
 ///
 /// Burn's `ModuleOptimizer` hides its state: it could not be named by layer, or put on a device.
 struct Update<'a> {
-    optimizer: &'a dyn DynOptimizer,
+    optimizer: &'a Optimizers,
     rate: f64,
     /// For clipped gradients.
     factor: Option<f64>,
@@ -373,7 +374,7 @@ impl ModuleMapper for Update<'_> {
         let (id, value, mapper) = param.consume();
         let trains = value.is_require_grad();
         let checkpointing = value.gradient_checkpointing_strategy();
-        let (value, state) = self.optimizer.step_dyn(
+        let (value, state) = self.optimizer.of(D).step_dyn(
             D,
             self.rate,
             value.inner().into_bridge(),
@@ -428,8 +429,34 @@ impl<R: FnMut(&str) -> Result<StateSink, TrainError>> ModuleVisitor for Restore<
     }
 }
 
-fn optimizer(settings: &TrainSettings) -> Arc<dyn DynOptimizer> {
-    let weight_decay = Some(settings.weight_decay)
+/// An optimizer with weight decay, and for some parameters without. Both have the same state.
+#[derive(Clone)]
+struct Optimizers {
+    usual: Arc<dyn DynOptimizer>,
+    of_vectors: Arc<dyn DynOptimizer>,
+}
+
+impl Optimizers {
+    fn new(settings: &TrainSettings) -> Self {
+        let usual = optimizer(settings, settings.weight_decay);
+        let of_vectors = match settings.weight_decay_of {
+            DecayedSetting::All => usual.clone(),
+            DecayedSetting::Matrices => optimizer(settings, 0.0),
+        };
+        Self { usual, of_vectors }
+    }
+
+    /// That of parameters with so many dimensions.
+    fn of(&self, rank: usize) -> &dyn DynOptimizer {
+        match rank {
+            0 | 1 => &*self.of_vectors,
+            _ => &*self.usual,
+        }
+    }
+}
+
+fn optimizer(settings: &TrainSettings, decay: f64) -> Arc<dyn DynOptimizer> {
+    let weight_decay = Some(decay)
         .filter(|&rate| rate > 0.0)
         .map(|rate| WeightDecayConfig::new(rate as f32));
     let epsilon = settings.epsilon as f32;
@@ -449,8 +476,9 @@ fn optimizer(settings: &TrainSettings) -> Arc<dyn DynOptimizer> {
         }
         OptimizerSetting::Adam => {
             let config = AdamConfig::new().with_epsilon(epsilon);
+            let config = config.with_beta_1(BETA).with_beta_2(settings.beta2 as f32);
             Arc::new(config.with_weight_decay(weight_decay).build())
         }
-        OptimizerSetting::AdamW => Arc::new(AdamW::new(settings)),
+        OptimizerSetting::AdamW => Arc::new(AdamW::new(settings, decay as f32)),
     }
 }

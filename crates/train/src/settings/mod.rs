@@ -28,7 +28,9 @@ pub use offload::OffloadSetting;
 pub use pipeline::{MOST_MICRO_BATCHES, PipelineSettings};
 pub use recompute::RecomputeSetting;
 pub use schedule::ScheduleSetting;
-pub use training::{DecaySetting, OptimizerSetting, SaveErrorSetting, TrainSettings};
+pub use training::{
+    DecaySetting, DecayedSetting, OptimizerSetting, SaveErrorSetting, TrainSettings,
+};
 pub use value::ValueError;
 
 /// The flags of settings. A flag that is not given changes nothing, so it has no default here.

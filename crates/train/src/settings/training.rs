@@ -67,9 +67,15 @@ pub struct TrainSettings {
     /// Number added to the denominators of Adam and RMSProp
     #[arg(long, value_name = "NUMBER", default_value_t = 1e-8)]
     pub epsilon: f64,
+    /// How much the mean of squared gradients keeps in an update of Adam (β₂)
+    #[arg(long, value_name = "SHARE", default_value_t = 0.999)]
+    pub beta2: f64,
     /// Weight decay
     #[arg(long, value_name = "RATE", default_value_t = 1e-2)]
     pub weight_decay: f64,
+    /// Which parameters weight decay is for
+    #[arg(long, value_enum, default_value_t = DecayedSetting::All)]
+    pub weight_decay_of: DecayedSetting,
     /// Weight of the losses of auxiliary heads
     #[arg(long, value_name = "SHARE", default_value_t = 0.4)]
     pub auxiliary_share: f64,
@@ -151,6 +157,7 @@ impl TrainSettings {
             ("lr", self.lr, ABOVE_ZERO),
             ("decay-epochs", self.decay_epochs, ABOVE_ZERO),
             ("epsilon", self.epsilon, ZERO_OR_MORE),
+            ("beta2", self.beta2, BELOW_ONE),
             ("ema", self.ema, BELOW_ONE),
             ("layer-decay", self.layer_decay, UP_TO_ONE),
             ("decay-rate", self.decay_rate, UP_TO_ONE),
@@ -215,6 +222,16 @@ pub enum OptimizerSetting {
     Adam,
     /// Adam with decoupled weight decay
     AdamW,
+}
+
+/// Which parameters weight decay is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DecayedSetting {
+    /// All that are trained
+    All,
+    /// Those with two dimensions or more: not biases, nor what scales and shifts norms
+    Matrices,
 }
 
 /// What training does if a checkpoint cannot be written.

@@ -16,6 +16,7 @@ mod looping;
 mod objectives;
 mod offload;
 mod offload_memory;
+mod optimizers;
 mod precision;
 mod processes;
 mod resume;
