@@ -2,22 +2,23 @@
 
 mod tensors;
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use stovepipe::train::checkpoint::Checkpoints;
-use stovepipe_report::{Comparison, OtherSetting, Step, first_other_step};
+use stovepipe::{schedule::count, train::checkpoint::Checkpoints};
+use stovepipe_report::{ComparedSteps, Comparison, Step, first_other_step};
 
 use self::tensors::first_other_tensor;
 use crate::{
     error::CliError,
-    files::MODEL,
+    files::{CONFIG, MODEL},
+    flags,
     output::{self, Table},
-    report::find,
+    report::{self, find},
 };
+
+/// Stands for a value that a run does not have.
+const NONE: &str = "–";
 
 #[derive(Clone, Debug, Args)]
 struct CompareFlags {
@@ -25,32 +26,40 @@ struct CompareFlags {
     first: PathBuf,
     /// Folder of the other run
     second: PathBuf,
-    /// Page to write, with the curves of both
-    #[arg(long, value_name = "FILE", default_value = "comparison.html")]
-    out: PathBuf,
+    /// Page to write, with the curves of both; it ends in .html
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 pub fn command() -> Command {
-    CompareFlags::augment_args(Command::new("compare"))
+    let command = CompareFlags::augment_args(Command::new("compare"));
+    flags::finished(command)
         .about("Find the first step and tensor in which two runs differ")
         .long_about(None)
 }
 
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let flags = CompareFlags::from_arg_matches(matches)?;
-    output::check_file(&flags.out)?;
     let named = [&flags.first, &flags.second];
     let runs = [find(&flags.first)?, find(&flags.second)?];
     let comparison = Comparison::read(&runs)?;
-    let mut text = settings(&comparison.other_settings(), named);
-    text += &steps(first_other_step(&runs[0], &runs[1])?);
+    let mut text = settings(&comparison, named);
+    text += &steps(&first_other_step(&runs[0], &runs[1])?);
     text += &models(&runs)?;
     output::print(&text)?;
-    output::write(&flags.out, &comparison.to_html())?;
+    if let Some(out) = &flags.out {
+        report::write(out, &comparison.to_html())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn settings(others: &[OtherSetting], named: [&PathBuf; 2]) -> String {
+fn settings(comparison: &Comparison, named: [&PathBuf; 2]) -> String {
+    for (run, name) in comparison.runs.iter().zip(named) {
+        if run.settings.tables.is_empty() {
+            return format!("settings: {} has none in {CONFIG}\n", name.display());
+        }
+    }
+    let others = comparison.other_settings();
     if others.is_empty() {
         return "settings: all the same\n".to_owned();
     }
@@ -58,21 +67,26 @@ fn settings(others: &[OtherSetting], named: [&PathBuf; 2]) -> String {
     named
         .iter()
         .for_each(|run| table.column(&run.display().to_string()));
-    for other in others {
+    for other in &others {
         let values = other.values.iter();
-        let values = values.map(|value| value.clone().unwrap_or_else(|| "–".to_owned()));
+        let values = values.map(|value| value.clone().unwrap_or_else(|| NONE.to_owned()));
         table.row([other.name.clone()].into_iter().chain(values).collect());
     }
     table.to_string()
 }
 
-fn steps(other: Option<[Step; 2]>) -> String {
-    let Some([first, second]) = other else {
-        return "steps: none differs that both have\n".to_owned();
+fn steps(compared: &ComparedSteps) -> String {
+    let Some([first, second]) = &compared.other else {
+        return match compared.same {
+            0 => "steps: there are none that both have\n".to_owned(),
+            same => format!("steps: the same in {}\n", count(same, "step")),
+        };
     };
     let both = |what: &str, of: fn(&Step) -> Option<f64>| {
-        let (first, second) = (of(&first)?, of(&second)?);
-        (first.to_bits() != second.to_bits()).then(|| format!("{what} {first} and {second}"))
+        let shown = |step| of(step).map_or(NONE.to_owned(), |number: f64| number.to_string());
+        let bits = |step| of(step).map(f64::to_bits);
+        (bits(first) != bits(second))
+            .then(|| format!("{what} {} and {}", shown(first), shown(second)))
     };
     let parts = [
         both("loss", |step| Some(step.loss)),
@@ -98,20 +112,19 @@ fn models([first, second]: &[PathBuf; 2]) -> Result<String, CliError> {
         }
     }
     let at_end = [first, second].map(|run| run.join(MODEL));
-    if at_end.iter().all(|path| path.exists()) {
+    let has_ends = at_end.iter().all(|path| path.exists());
+    let checkpoints = count(models.len(), "checkpoint");
+    if has_ends {
         let [first, second] = at_end;
         models.push(("the model at the end".to_owned(), first, second));
     }
-    let mut same = 0;
     for (title, first, second) in &models {
-        let files: [&Path; 2] = [first, second];
-        match first_other_tensor(files)? {
-            None => same += 1,
-            Some(other) => return Ok(format!("{title} is the first that differs: {other}\n")),
+        if let Some(other) = first_other_tensor([first, second])? {
+            return Ok(format!("{title} is the first that differs: {other}\n"));
         }
     }
-    Ok(match same {
-        0 => "models: there are no checkpoints that both have\n".to_owned(),
-        _ => format!("models: the same in {same} checkpoints, with that at the end\n"),
+    Ok(match has_ends {
+        true => format!("models: the same in {checkpoints} and at the end\n"),
+        false => format!("models: the same in {checkpoints}; there are not two at the end\n"),
     })
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::Shell;
 
-use crate::{error::CliError, output};
+use crate::{error::CliError, flags, output};
 
 #[derive(Clone, Debug, Args)]
 struct CompletionsFlags {
@@ -14,7 +14,8 @@ struct CompletionsFlags {
 }
 
 pub fn command() -> Command {
-    CompletionsFlags::augment_args(Command::new("completions"))
+    let command = CompletionsFlags::augment_args(Command::new("completions"));
+    flags::finished(command)
         .about("Print completions for a shell")
         .long_about(None)
 }

@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 use crate::{
     error::{CliError, usage},
-    output,
+    flags, output,
 };
 
 /// The files of a project. `NAME` is its name, and `STOVEPIPE` the line that depends on this library.
@@ -41,7 +41,8 @@ struct NewFlags {
 }
 
 pub fn command() -> Command {
-    NewFlags::augment_args(Command::new("new"))
+    let command = NewFlags::augment_args(Command::new("new"));
+    flags::finished(command)
         .about("Write a small project that trains in two stages")
         .long_about(None)
 }
@@ -50,6 +51,18 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let flags = NewFlags::from_arg_matches(matches)?;
     let dependency = dependency(flags.stovepipe.as_deref())?;
     let name = flags.path.file_name().unwrap_or_default().to_string_lossy();
+    let parent = flags
+        .path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let parent = fs::canonicalize(parent.unwrap_or(Path::new(".")));
+    if let Some(clone) = &dependency.clone
+        && parent.is_ok_and(|parent| parent.starts_with(clone))
+    {
+        return Err(usage!(
+            "{name} would be in the clone of Stovepipe, and so in its workspace: name a folder outside"
+        ));
+    }
     if NEEDED.contains(&&*name) {
         return Err(usage!(
             "{name} is a crate that the project needs: take another name"
@@ -57,11 +70,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     }
     // Cargo knows which names a package may have, and begins a repository where there is none.
     let mut cargo = Process::new("cargo");
-    let made = match cargo
-        .args(["new", "--quiet", "--bin"])
-        .arg(&flags.path)
-        .output()
-    {
+    let made = match cargo.args(["new", "--bin"]).arg(&flags.path).output() {
         Ok(made) => made,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(usage!(
@@ -70,32 +79,46 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         }
         Err(error) => return Err(CliError::file(Path::new("cargo"))(error)),
     };
+    let said = String::from_utf8_lossy(&made.stderr);
     if !made.status.success() {
-        let text = String::from_utf8_lossy(&made.stderr);
-        let text = text.trim().trim_start_matches("error: ");
-        return Err(usage!("{text}"));
+        let line = said
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("error: "));
+        let line = line.unwrap_or("cargo could not make the project");
+        return Err(usage!("{line}: name a new folder, such as first-model"));
     }
-    output::say(&String::from_utf8_lossy(&made.stderr)); // warnings
+    let warnings = said.lines().filter(|line| line.starts_with("warning: "));
+    warnings.for_each(|line| output::say(&format!("{line}\n")));
     for (file, text) in FILES {
         let name = match file.ends_with(".rs") {
             true => &name.replace('-', "_"),
             false => &*name,
         };
-        let text = text.replace("STOVEPIPE", &dependency).replace("NAME", name);
+        let text = text
+            .replace("STOVEPIPE", &dependency.line)
+            .replace("NAME", name);
         let path = flags.path.join(file);
         let folder = path.parent().unwrap_or(&flags.path);
         fs::create_dir_all(folder).map_err(CliError::file(folder))?;
         fs::write(&path, text).map_err(CliError::file(&path))?;
     }
-    let shown = flags.path.display();
+    let shown = flags.path.display().to_string();
+    let shown = shlex::try_quote(&shown).unwrap_or_default();
     output::print(&format!(
         "{shown} trains a small model in two stages:\n\n    cd {shown}\n    cargo run --release\n"
     ))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The line that depends on the library.
-fn dependency(clone: Option<&Path>) -> Result<String, CliError> {
+/// How a project depends on the library.
+struct Dependency {
+    /// Its line of the manifest.
+    line: String,
+    /// Where the library is.
+    clone: Option<PathBuf>,
+}
+
+fn dependency(clone: Option<&Path>) -> Result<Dependency, CliError> {
     let features = "features = [\"train\"]";
     let is_clone = |clone: &Path| clone.join(CRATE).join("Cargo.toml").is_file();
     let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -110,13 +133,16 @@ fn dependency(clone: Option<&Path>) -> Result<String, CliError> {
         None if is_clone(&built_in) => &built_in,
         None => {
             let version = env!("CARGO_PKG_VERSION");
-            return Ok(format!(
-                "stovepipe = {{ version = \"{version}\", {features} }}"
-            ));
+            return Ok(Dependency {
+                line: format!("stovepipe = {{ version = \"{version}\", {features} }}"),
+                clone: None,
+            });
         }
     };
-    let path = clone.join(CRATE);
-    let path = fs::canonicalize(&path).map_err(CliError::file(&path))?;
-    let path = toml::Value::String(path.display().to_string());
-    Ok(format!("stovepipe = {{ path = {path}, {features} }}"))
+    let clone = fs::canonicalize(clone).map_err(CliError::file(clone))?;
+    let path = toml::Value::String(clone.join(CRATE).display().to_string());
+    Ok(Dependency {
+        line: format!("stovepipe = {{ path = {path}, {features} }}"),
+        clone: Some(clone),
+    })
 }

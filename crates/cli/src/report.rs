@@ -1,6 +1,7 @@
 //! `stovepipe report`: the page of a run, or one that compares several.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -11,7 +12,7 @@ use stovepipe_report::{Comparison, Report};
 
 use crate::{
     error::{CliError, usage},
-    output,
+    flags, output,
 };
 
 #[derive(Clone, Debug, Args)]
@@ -25,7 +26,8 @@ struct ReportFlags {
 }
 
 pub fn command() -> Command {
-    ReportFlags::augment_args(Command::new("report"))
+    let command = ReportFlags::augment_args(Command::new("report"));
+    flags::finished(command)
         .about("Write the page of a run again, or a page that compares several")
         .long_about(None)
 }
@@ -38,14 +40,29 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         [run] => (Report::read(run)?.to_html(), run.join("report.html")),
         _ => (Comparison::read(&runs)?.to_html(), "comparison.html".into()),
     };
-    let out = flags.out.unwrap_or(usual);
-    output::check_file(&out)?;
-    output::write(&out, &page)?;
+    write(&flags.out.unwrap_or(usual), &page)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The folder of a run, which may be under way.
 pub fn find(run: &Path) -> Result<PathBuf, CliError> {
-    let found = RunFolder::find(run);
-    found.ok_or_else(|| usage!("there is no run {}", run.display()))
+    // A name such as `.` ends in none.
+    let whole = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
+    let found = RunFolder::find(&whole).filter(|found| found.is_dir());
+    found.ok_or_else(|| {
+        let run = run.display();
+        usage!("{run} is not the folder of a run: name one that train wrote, such as runs/train-1")
+    })
+}
+
+/// Writes a page, and no other file: runs have some that could be lost.
+pub fn write(out: &Path, page: &str) -> Result<(), CliError> {
+    if out.extension().is_none_or(|ending| ending != "html") {
+        let out = out.display();
+        return Err(usage!(
+            "{out} is not the name of a page: name a file that ends in .html with --out"
+        ));
+    }
+    output::check_file(out)?;
+    output::write(out, page)
 }

@@ -1,16 +1,12 @@
 //! Several runs, side by side.
 
-use std::{
-    collections::BTreeSet,
-    fs::File,
-    io::{BufRead, BufReader, ErrorKind, Lines},
-    path::Path,
-};
+use std::{collections::BTreeSet, path::Path};
 
 use crate::{
     error::ReportError,
     read::Report,
     run::{RunSummary, Step},
+    steps::Steps,
 };
 
 /// More curves in one chart could not be told apart.
@@ -19,7 +15,7 @@ const MOST_RUNS: usize = 12;
 /// Several runs, for a page that compares them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
-    /// The runs, which have different titles.
+    /// The runs.
     pub runs: Vec<Report>,
 }
 
@@ -115,7 +111,17 @@ impl RunSummary {
     }
 }
 
-/// The first step in which two runs differ: in the loss, the learning rate, or the norm of the gradients.
+/// The steps of two runs next to each other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ComparedSteps {
+    /// How many steps are the same, before one differs.
+    pub same: usize,
+    /// The first step that differs, in both runs.
+    pub other: Option<[Step; 2]>,
+}
+
+/// The first step in which two runs differ: in the loss, the learning rate, or the norm of the gradients. Steps that one
+/// run does not have do not count.
 ///
 /// ```
 /// # let parent = tempfile::tempdir().unwrap();
@@ -131,31 +137,33 @@ impl RunSummary {
 ///     ));
 ///     fs::write(folder.join("steps.jsonl"), steps.collect::<String>())?;
 /// }
-/// let [first, second] = first_other_step(&folders[0], &folders[1])?.ok_or("none")?;
-/// assert_eq!((first.step, first.loss, second.loss), (3, 2.0, 1.75));
+/// let compared = first_other_step(&folders[0], &folders[1])?;
+/// let [first, second] = compared.other.ok_or("none")?;
+/// assert_eq!((compared.same, first.step, first.loss, second.loss), (2, 3, 2.0, 1.75));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 ///
 /// If a `steps.jsonl` cannot be read.
-pub fn first_other_step(first: &Path, second: &Path) -> Result<Option<[Step; 2]>, ReportError> {
-    let (Some(mut first), Some(mut second)) = (Steps::open(first)?, Steps::open(second)?) else {
-        return Ok(None);
-    };
+pub fn first_other_step(first: &Path, second: &Path) -> Result<ComparedSteps, ReportError> {
+    let (mut first, mut second) = (Steps::open(first)?, Steps::open(second)?);
     let (mut a, mut b) = (first.next()?, second.next()?);
+    let mut compared = ComparedSteps::default();
     while let (Some(one), Some(other)) = (&a, &b) {
         if one.step < other.step {
             a = first.next()?;
         } else if one.step > other.step {
             b = second.next()?;
         } else if computed(one) != computed(other) {
-            return Ok(Some([one.clone(), other.clone()]));
+            compared.other = a.zip(b).map(|(one, other)| [one, other]);
+            break;
         } else {
+            compared.same += 1;
             (a, b) = (first.next()?, second.next()?);
         }
     }
-    Ok(None)
+    Ok(compared)
 }
 
 /// What a step computes, as bits: NaN is like NaN.
@@ -166,41 +174,4 @@ fn computed(step: &Step) -> [Option<u64>; 3] {
         step.gradient_norm,
     ];
     numbers.map(|number| number.map(f64::to_bits))
-}
-
-/// The steps of a run, one after the other. A line that is not whole is left out.
-struct Steps<'a> {
-    folder: &'a Path,
-    lines: Lines<BufReader<File>>,
-}
-
-const STEPS: &str = "steps.jsonl";
-
-impl<'a> Steps<'a> {
-    /// `None` if the run has none.
-    fn open(folder: &'a Path) -> Result<Option<Self>, ReportError> {
-        let path = folder.join(STEPS);
-        match File::open(&path) {
-            Ok(file) => Ok(Some(Self {
-                folder,
-                lines: BufReader::new(file).lines(),
-            })),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(ReportError::File { path, source }),
-        }
-    }
-
-    fn next(&mut self) -> Result<Option<Step>, ReportError> {
-        for line in self.lines.by_ref() {
-            let path = || self.folder.join(STEPS);
-            let line = line.map_err(|source| ReportError::File {
-                path: path(),
-                source,
-            })?;
-            if let Ok(step) = serde_json::from_str(&line) {
-                return Ok(Some(step));
-            }
-        }
-        Ok(None)
-    }
 }

@@ -49,8 +49,9 @@ mod picture;
 mod read;
 mod run;
 mod settings;
+mod steps;
 
-pub use comparison::{Comparison, OtherSetting, first_other_step};
+pub use comparison::{ComparedSteps, Comparison, OtherSetting, first_other_step};
 pub use confusion::{Confusion, PredictionCount};
 pub use error::{PictureError, ReportError, SvgError};
 pub use image::{RunImage, SvgImage};

@@ -48,7 +48,7 @@ impl Report {
         let page = html! {
             (DOCTYPE)
             html lang="en" {
-                (head(&self.title))
+                (head(&self.title, ""))
                 body {
                     main {
                         (headline::render(self))
@@ -73,7 +73,8 @@ fn footer(source: &str) -> Markup {
     html! { footer { p { "Made by Stovepipe from " (source) "." } } }
 }
 
-fn head(title: &str) -> Markup {
+/// With more rules of the style sheet.
+fn head(title: &str, rules: &str) -> Markup {
     html! {
         head {
             meta charset="utf-8";
@@ -83,7 +84,7 @@ fn head(title: &str) -> Markup {
             meta name="referrer" content="no-referrer";
             title { (name(title)) " – Stovepipe" }
             link rel="icon" href=(ICON);
-            style { (PreEscaped(STYLE)) }
+            style { (PreEscaped(STYLE)) (PreEscaped(rules)) }
         }
     }
 }

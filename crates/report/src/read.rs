@@ -1,11 +1,6 @@
 //! The contents of a report, read from a run's folder.
 
-use std::{
-    error::Error,
-    fs::{self, File},
-    io::{BufRead, BufReader, ErrorKind},
-    path::Path,
-};
+use std::{error::Error, fs, io::ErrorKind, path::Path};
 
 use serde::de::DeserializeOwned;
 
@@ -17,6 +12,7 @@ use crate::{
     picture::Picture,
     run::{Epoch, RunSummary, Step},
     settings::RunSettings,
+    steps::Steps,
 };
 
 /// Larger images are not embedded: the page would be slow on a phone.
@@ -150,21 +146,15 @@ impl RunFiles<'_> {
 
     /// A line that is not whole is left out, as is what a resumed run repeated.
     fn steps(&self) -> Result<Vec<Step>, ReportError> {
-        let name = "steps.jsonl";
-        let Some(file) = self.if_exists(name, |path| File::open(path))? else {
-            return Ok(Vec::new());
-        };
+        let mut lines = Steps::open(self.0)?;
         let (mut steps, mut every) = (Vec::<Step>::new(), 1);
-        for (index, line) in BufReader::new(file).split(b'\n').enumerate() {
-            let path = || self.0.join(name);
-            let line = line.map_err(|source| ReportError::File {
-                path: path(),
-                source,
-            })?;
-            if !index.is_multiple_of(every) {
+        let mut index = 0_usize;
+        while let Some(line) = lines.next_line()? {
+            index += 1;
+            if !(index - 1).is_multiple_of(every) {
                 continue;
             }
-            let Ok(step) = serde_json::from_slice::<Step>(&line) else {
+            let Ok(step) = serde_json::from_slice::<Step>(line) else {
                 continue;
             };
             let kept = steps.partition_point(|earlier| earlier.step < step.step);

@@ -55,16 +55,10 @@ fn difference(first: &TensorView<'_>, second: &TensorView<'_>) -> Option<String>
         .data()
         .chunks(size.max(1))
         .zip(second.data().chunks(size.max(1)));
-    let differ = pairs
-        .enumerate()
-        .filter(|(_, (first, second))| first != second);
-    let differ: Vec<_> = differ.collect();
-    let (index, (one, other)) = *differ.first()?;
-    let mut text = format!(
-        "{} of {}, the first at {index}",
-        count(differ.len(), "number"),
-        all
-    );
+    let mut differ = (pairs.enumerate()).filter(|(_, (first, second))| first != second);
+    let (index, (one, other)) = differ.next()?;
+    let others = count(1 + differ.count(), "number");
+    let mut text = format!("{others} of {all}, the first at {index}");
     if first.dtype() == Dtype::F32 {
         let number = |bytes: &[u8]| bytes.try_into().map_or(f32::NAN, f32::from_le_bytes);
         text += &format!(": {} and {}", number(one), number(other));

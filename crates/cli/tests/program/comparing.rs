@@ -12,15 +12,15 @@ fn what_differs_between_two_runs_is_found() {
     let here = Here::new();
     here.succeed(&format!("{TRAIN} --out one"));
     here.succeed(&format!("{TRAIN} --out two --stages 3 --schedule gpipe"));
-    let said = here.succeed("compare one two");
+    let said = here.succeed("compare one two --out comparison.html");
     // Stages change no bit.
     check_contains(
         &said,
         &[
             "pipeline.schedule",
             "gpipe",
-            "steps: none differs that both have",
-            "models: the same in ",
+            "steps: the same in 6 steps",
+            "models: the same in 2 checkpoints and at the end",
         ],
     );
     check_lacks(&said, &["training.lr"]);
@@ -37,7 +37,7 @@ fn what_differs_between_two_runs_is_found() {
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, bytes).unwrap();
     }
-    let said = here.succeed("compare one two --out bit.html");
+    let said = here.succeed("compare one two");
     let name = newest.file_name().unwrap().to_str().unwrap();
     check_contains(
         &said,
@@ -48,7 +48,7 @@ fn what_differs_between_two_runs_is_found() {
     );
 
     here.succeed(&format!("{TRAIN} --seed 1 --out three"));
-    let said = here.succeed("compare one three --out seeds.html");
+    let said = here.succeed("compare one three");
     check_contains(
         &said,
         &[
@@ -70,13 +70,40 @@ fn what_differs_between_two_runs_is_found() {
     here.succeed("report one");
     assert_eq!(here.read("one/report.html"), before);
 
+    // A norm that only one has; then a run that is not over, and one that is not much.
+    let steps = here.read("one/steps.jsonl");
+    let (first, rest) = steps.split_once('\n').unwrap();
+    let norm = first.find("\"gradient_norm\":").unwrap() + "\"gradient_norm\":".len();
+    let end = norm + first[norm..].find(',').unwrap();
+    let nothing = format!("{}null{}\n{rest}", &first[..norm], &first[end..]);
+    here.write("two/steps.jsonl", nothing);
+    check_contains(
+        &here.succeed("compare one two"),
+        &["that differs: gradient norm ", " and –\n"],
+    );
+    fs::remove_file(here.join("two/model.safetensors")).unwrap();
+    fs::remove_file(here.join("two/steps.jsonl")).unwrap();
+    fs::remove_dir_all(here.join("two/checkpoints")).unwrap();
+    let said = here.succeed("compare one two");
+    check_contains(
+        &said,
+        &[
+            "steps: there are none that both have",
+            "the same in 0 checkpoints; there are not two",
+        ],
+    );
+    here.succeed("report two");
+
     here.refuse_all(
         "",
         "
-        report nowhere => there is no run nowhere
+        report nowhere => nowhere is not the folder of a run: name one that train wrote
+        report one/config.toml => one/config.toml is not the folder of a run
+        report one --out one/config.toml => one/config.toml is not the name of a page
         report => <RUNS>
         compare one => <SECOND>
-        compare one nowhere => there is no run nowhere
+        compare one nowhere => nowhere is not the folder of a run
+        compare one two --out one/steps.jsonl => name a file that ends in .html with --out
         report one --out nowhere/page.html => nowhere
         ",
     );

@@ -29,7 +29,7 @@ const SUBCOMMANDS: [&str; 12] = [
 ];
 
 /// Flags that pages name without a command, but are Cargo's.
-const CARGO_FLAGS: [&str; 3] = ["--features", "--release", "--workspace"];
+const CARGO_FLAGS: [&str; 4] = ["--exclude", "--features", "--release", "--workspace"];
 
 /// All files of a kind in a folder and below it, but for what mdBook builds.
 pub fn files(folder: &Path, kind: &str) -> Vec<PathBuf> {

@@ -74,7 +74,7 @@ fn projects_that_cannot_be_are_refused() {
     here.refuse_all(
         "new",
         "
-        file => destination
+        file => already exists: name a new folder
         1st => cannot start with a digit
         fn => keyword
         burn => burn is a crate that the project needs: take another name
@@ -82,6 +82,10 @@ fn projects_that_cannot_be_are_refused() {
         ",
     );
     here.refuse("new", "<PATH>");
+    let clone = root().canonicalize().unwrap();
+    let inside = format!("new {}/made", clone.display());
+    here.refuse(&inside, "made would be in the clone of Stovepipe");
+    assert!(!clone.join("made").exists());
     assert!(!here.join("made").exists());
 }
 

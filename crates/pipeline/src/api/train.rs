@@ -21,6 +21,30 @@ use crate::{
 };
 
 impl<L: Layer> Pipeline<L> {
+    /// Whether [`train_step_into`](Self::train_step_into) puts the gradients of a layer into the store of its stage: not
+    /// if some are to be added to those of other layers or of replicas.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::{Pipeline, doc_example::Dense};
+    ///
+    /// let builder = Pipeline::builder(Dense::layers(&[3, 4, 2]));
+    /// let pipeline = builder.devices([Device::flex()]).build()?;
+    /// assert!(pipeline.stores_gradients(0) && pipeline.stores_gradients(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn stores_gradients(&self, layer: usize) -> bool {
+        let engine = &self.engine;
+        let mut places = engine.ties.places().iter().flatten();
+        let shared = engine.shared.as_ref();
+        let is_tied = places.any(|place| place.0 == layer)
+            || shared.is_some_and(|shared| shared.touches(layer));
+        let stage = (engine.stages.iter()).position(|stage| stage.layers.contains(&layer));
+        let replicas = stage.map_or(0, |stage| engine.seats().of_stage(stage).len());
+        !is_tied && replicas == 1
+    }
+
     /// Runs a mini-batch forward and backward. The batch is a tuple, `(input, target)` or `(input, target,
     /// side)`, or a [`Batch`].
     ///

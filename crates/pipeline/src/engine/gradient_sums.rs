@@ -27,6 +27,8 @@ pub(crate) struct Stored<L> {
 pub(crate) struct GradientSums<L: Layer> {
     here: Vec<GradientsAccumulator<L>>,
     stored: Option<Stored<L>>,
+    /// Of layers whose sum is in the store: what is not finite if one of its gradients is not.
+    checks: Vec<Option<Tensor<1>>>,
     /// Why gradients are lost.
     failed: Option<BoxedError>,
 }
@@ -46,6 +48,7 @@ impl<L: Layer> GradientSums<L> {
         Self {
             here: (0..layers).map(|_| GradientsAccumulator::new()).collect(),
             stored,
+            checks: vec![None; layers],
             failed: None,
         }
     }
@@ -55,11 +58,14 @@ impl<L: Layer> GradientSums<L> {
             self.here[layer].accumulate(module, gradients);
             return;
         };
+        let check = &mut self.checks[layer];
         let added = store.take(module).and_then(|before| {
             let mut sum = GradientsAccumulator::new();
             sum.accumulate(module, before);
             sum.accumulate(module, gradients);
-            store.put(module, sum.grads())
+            let sum = sum.grads();
+            *check = gradient_sum(module, &sum);
+            store.put(module, sum)
         });
         if let Err(error) = added {
             self.failed.get_or_insert(error);
@@ -105,7 +111,10 @@ impl<L: Layer> GradientSums<L> {
                     *here = gradients;
                     sum
                 }
-                Some(_) if scale.is_none() && !ending.checks_finite => None,
+                // Nothing changes them.
+                Some(_) if scale.is_none() => {
+                    ending.checks_finite.then(|| self.checks[index].clone())
+                }
                 Some(store) => {
                     let ended = store.take(module).and_then(|gradients| {
                         let (gradients, sum) = end(module, gradients);

@@ -193,7 +193,7 @@ fn gradients_that_are_not_finite_are_found_in_stores() {
 
 #[test]
 fn a_store_that_fails_fails_the_step_and_the_next_one_works() {
-    for room in 0..8 {
+    for room in 0..4 {
         let pipeline = builder(
             dense(&[3, 4, 2]),
             2,
@@ -210,18 +210,18 @@ fn a_store_that_fails_fails_the_step_and_the_next_one_works() {
             let batch = (vectors(4, 3), labels(4, 2));
             pipeline.train_step_into(batch, &CrossEntropy::new(), stores)
         };
-        // Two micro-batches, and the check at the end.
+        // Of two micro-batches.
         match step(&stores) {
-            Ok(_) => assert!(room >= 3, "{room}"),
+            Ok(_) => assert!(room >= 2, "{room}"),
             Err(StepError::Failed(failure)) => {
-                assert!(room < 3, "{room}");
+                assert!(room < 2, "{room}");
                 assert!(matches!(failure.cause, FailureCause::GradientStore(_)));
                 assert_eq!(failure.stage, 1);
                 assert!(failure.cause.to_string().ends_with(": the disk is full"));
             }
             Err(other) => panic!("{other}"),
         }
-        assert_eq!(pipeline.steps(), u64::from(room >= 3));
+        assert_eq!(pipeline.steps(), u64::from(room >= 2));
         stores[1] = Some(InMemory::new(usize::MAX));
         let _ = step(&stores).unwrap();
     }

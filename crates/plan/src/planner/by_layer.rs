@@ -247,7 +247,7 @@ impl<'a, 'b> ByLayer<'a, 'b> {
             Bytes {
                 activations: shape.model.activations(layers),
                 context: shape.model.context(layers),
-                gradients: shape.model.trained(layers) as f64,
+                gradients: shape.gradients(load.stage, layers) as f64,
                 workspace,
             }
         });

@@ -516,10 +516,8 @@ impl<'a> Shape<'a> {
             ..rest
         };
         // At an update, all gradients are there, and what passes need is gone.
-        let gradients = self.loads[worker].iter().map(|load| {
-            let layers = &ranges[load.stage];
-            self.model.gradients(layers, self.is_replicated(load.stage))
-        });
+        let gradients = self.loads[worker].iter();
+        let gradients = gradients.map(|load| self.gradients(load.stage, &ranges[load.stage]));
         let visiting = self.visiting_states(worker, &ranges);
         let of_update = gradients.fold(visiting, u64::saturating_add);
         let of_passes = [memory.inputs, memory.activations, memory.workspace];
@@ -587,8 +585,10 @@ impl<'a> Shape<'a> {
         most.saturating_mul(u64::from(self.model.state.offloaded))
     }
 
-    fn is_replicated(&self, stage: usize) -> bool {
-        self.schedule.replicas(stage).len() > 1
+    /// The gradients of a stage of these layers that are on its device.
+    pub fn gradients(&self, stage: usize, layers: &Range<usize>) -> u64 {
+        let is_replicated = self.schedule.replicas(stage).len() > 1;
+        self.model.gradients(layers, is_replicated)
     }
 
     pub fn costs(&self, cut: &[usize], recompute: &Recompute) -> Costs {
@@ -601,8 +601,7 @@ impl<'a> Shape<'a> {
             let slowest =
                 (replicas.iter().map(own)).max_by(|a, b| seconds(&a.1).total_cmp(&seconds(&b.1)));
             let (worker, mut costs) = slowest.unwrap_or_default();
-            let gradients = self.model.gradients(layers, self.is_replicated(stage));
-            costs.memory.gradients = gradients as f64;
+            costs.memory.gradients = self.gradients(stage, layers) as f64;
             costs.buckets = self.buckets(replicas, worker, layers.clone());
             stages.push(costs);
         }

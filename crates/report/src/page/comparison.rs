@@ -43,7 +43,7 @@ impl Comparison {
         let page = html! {
             (DOCTYPE)
             html lang="en" {
-                (super::head(&count))
+                (super::head(&count, &rules(columns(&self.runs).len())))
                 body {
                     main {
                         header {
@@ -109,6 +109,14 @@ fn runs(runs: &[Report]) -> Markup {
             the process held. Device-hours are the run's hours times its workers."
         }
     }
+}
+
+/// Puts the rows in order by each column, while its button is pressed.
+fn rules(columns: usize) -> String {
+    let rule = |column| {
+        format!(".sortable:has(#by-{column}:checked) tbody tr {{ order: var(--by-{column}); }}\n")
+    };
+    (0..columns).map(rule).collect()
 }
 
 fn state(run: &Report) -> Option<&'static str> {

@@ -338,7 +338,7 @@ fn a_table_has_the_order_of_runs_by_each_column() {
     assert_eq!(order(4), [1, 0, 2], "the fastest first");
     assert!(rows[1].text.contains("good") && rows[1].text.contains("0.2500"));
     assert!(rows[2].text.contains("not finished"));
-    // Each order has a rule of the style sheet, which has no more buttons than columns can be.
+    // Each order has a rule of the style sheet.
     let style = page.named("style")[0].text.clone();
     for column in 0..expected.len() {
         assert!(style.contains(&format!("#by-{column}:checked")), "{column}");

@@ -112,7 +112,8 @@ impl<L: Layer> Contents<'_, L> {
                 weight: state.waiting_weight,
                 spoiled: state.spoiled,
             };
-            (self.accumulator).restore(self.pipeline, &names, sums, counts)?;
+            let restored = (self.accumulator).restore(self.pipeline, &names, sums, counts);
+            processes.agree(restored.map_err(TrainError::from))?;
         }
         self.pipeline.set_steps(state.steps);
         if let Some(scaler) = state.loss_scaler {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use burn::{
-    module::{Module, ModuleVisitor, Param, ParamId, list_param_ids},
+    module::{Module, ModuleVisitor, Param, ParamId},
     optim::{GradientsParams, StateSink},
     store::burn_pack,
     tensor::{Tensor, TensorData},
@@ -14,8 +14,8 @@ use burn::{
 use stovepipe_pipeline::{Layer, Pipeline, StepError, error::BoxedError};
 
 use super::{
-    gradients::{OfStage, add_scaled, scaled},
-    offload::{Kept, OffloadedGradients},
+    gradients::{add_scaled, scaled},
+    offload::{Kept, OffloadError, OffloadedGradients},
     staged::StagedOptimizer,
     states::Names,
 };
@@ -153,21 +153,33 @@ impl GradientAccumulator {
         names: &Names,
         sums: StateSink,
         counts: Counts,
-    ) -> Result<(), StepError> {
+    ) -> Result<(), OffloadError> {
         struct Write<'a> {
             sums: HashMap<String, TensorData>,
             names: &'a Names,
             sum: GradientsParams,
+            /// Where those of the current layer lie, if not on its device.
+            away: Option<&'a OffloadedGradients>,
+            failed: Result<(), OffloadError>,
         }
 
         impl ModuleVisitor for Write<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 let name = self.names.get(&param.id);
                 let data = name.and_then(|name| self.sums.remove(name));
-                if let Some(data) = data.filter(|data| data.rank() == D) {
-                    let device = param.lazy_device().inner();
-                    let sum = Tensor::<D>::from_data(data, &device);
-                    self.sum.register(param.id, sum);
+                let Some(data) = data.filter(|data| data.rank() == D) else {
+                    return;
+                };
+                match self.away {
+                    Some(away) => {
+                        let put = away.put_data(Kept::Sum, param.id, data);
+                        self.failed = std::mem::replace(&mut self.failed, Ok(())).and(put);
+                    }
+                    None => {
+                        let device = param.lazy_device().inner();
+                        let sum = Tensor::<D>::from_data(data, &device);
+                        self.sum.register(param.id, sum);
+                    }
                 }
             }
         }
@@ -176,31 +188,20 @@ impl GradientAccumulator {
             sums: sums.tensors.into_iter().collect(),
             names,
             sum: GradientsParams::new(),
+            away: None,
+            failed: Ok(()),
         };
-        pipeline.visit(&mut visitor);
-        // A step has on the device what several layers share.
-        let (mut seen, mut shared) = (HashSet::new(), HashSet::new());
-        for id in pipeline.layers().iter().flat_map(list_param_ids) {
-            if !seen.insert(id) {
-                shared.insert(id);
+        for (stage, away) in pipeline.stages().iter().zip(&self.away) {
+            for layer in stage.layers.clone() {
+                let away = away.as_deref();
+                visitor.away = away.filter(|_| pipeline.stores_gradients(layer));
+                pipeline.layers()[layer].visit(&mut visitor);
             }
         }
-        let sums = pipeline.split_gradients(visitor.sum).into_iter();
-        let of_stages: Vec<OfStage> = sums.zip(self.away.clone()).collect();
-        let rest = pipeline.read_stages(of_stages, move |layers, (mut sums, away): OfStage| {
-            let Some(away) = away else { return Ok(sums) };
-            let is_shared =
-                |layer: &&L| list_param_ids(*layer).iter().any(|id| shared.contains(id));
-            for layer in layers.iter().filter(|layer| !is_shared(layer)) {
-                away.put(Kept::Sum, layer, &mut sums)?;
-            }
-            away.settle()?;
-            Ok(sums)
-        })?;
-        self.counts = counts;
-        for rest in rest.into_iter().flatten() {
-            add_scaled(pipeline, &mut self.sum, rest, 1.0);
-        }
+        visitor.failed?;
+        let mut away = self.away.iter().flatten();
+        away.try_for_each(|away| away.settle())?;
+        (self.sum, self.counts) = (visitor.sum, counts);
         Ok(())
     }
 
@@ -215,6 +216,8 @@ impl GradientAccumulator {
             std::mem::take(&mut self.counts),
         );
         if counts.spoiled {
+            let away = self.away.iter().flatten();
+            away.for_each(|away| away.clear(Kept::Sum));
             return Ok(None);
         }
         let factor = 1.0 / counts.weight;

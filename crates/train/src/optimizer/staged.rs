@@ -328,7 +328,8 @@ impl StagedOptimizer {
         for layer in layers {
             layer.visit(&mut restore);
         }
-        restore.failed.map_or(Ok(()), Err)
+        restore.failed.map_or(Ok(()), Err)?;
+        Ok(self.states[stage].end()?)
     }
 }
 
@@ -350,14 +351,21 @@ struct Update<'a> {
 
 impl Update<'_> {
     fn note<T>(&mut self, result: Result<T, OffloadError>) -> Option<T> {
-        result.map_err(|error| self.failed = Some(error)).ok()
+        let note = |error| {
+            self.failed.get_or_insert(error);
+        };
+        result.map_err(note).ok()
     }
 }
 
 impl ModuleMapper for Update<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let here = || self.gradients.remove::<D>(param.id);
-        let Some(gradient) = self.visiting.remove::<D>(param.id).or_else(here) else {
+        let visiting = self.visiting.remove::<D>(param.id);
+        let here = self.gradients.remove::<D>(param.id);
+        if visiting.is_some() && here.is_some() {
+            self.failed.get_or_insert(OffloadError::Twice);
+        }
+        let Some(gradient) = visiting.or(here) else {
             return param;
         };
         if self.failed.is_some() {

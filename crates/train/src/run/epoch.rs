@@ -204,13 +204,17 @@ impl<L: Layer, O> Trainer<L, O> {
         let updates = is_last || waiting + 1 >= self.settings.accumulate;
         if waiting > 0 || !updates {
             match gradients {
-                Some(gradients) => accumulator.add(&self.pipeline, gradients, step.weight)?,
+                Some(gradients) => {
+                    let added = accumulator.add(&self.pipeline, gradients, step.weight);
+                    self.processes.agree(added.map_err(TrainError::from))?;
+                }
                 None => accumulator.spoil(step.weight),
             }
             if !updates {
                 return Ok((Gathered::Waiting, Vec::new()));
             }
-            gradients = accumulator.take(&self.pipeline)?;
+            let taken = accumulator.take(&self.pipeline);
+            gradients = self.processes.agree(taken.map_err(TrainError::from))?;
         }
         let Some(gradients) = gradients else {
             return Ok((Gathered::Skipped, Vec::new()));

@@ -55,16 +55,8 @@ impl<L: Layer> Pipeline<L> {
 
     /// What of a stage's gradients lies in its store: not what is to be added to those of other layers or replicas.
     fn stored(&self, stage: usize, store: Arc<dyn GradientStore<L>>) -> Option<Stored<L>> {
-        let engine = &self.engine;
-        let is_tied = |layer: usize| {
-            let mut places = engine.ties.places().iter().flatten();
-            let shared = engine.shared.as_ref();
-            places.any(|place| place.0 == layer) || shared.is_some_and(|own| own.touches(layer))
-        };
-        let layers = engine.stages[stage].layers.clone();
-        (engine.seats().of_stage(stage).len() == 1).then(|| Stored {
-            store,
-            layers: layers.map(|layer| !is_tied(layer)).collect(),
-        })
+        let layers = self.engine.stages[stage].layers.clone();
+        let layers: Arc<[bool]> = layers.map(|layer| self.stores_gradients(layer)).collect();
+        layers.contains(&true).then_some(Stored { store, layers })
     }
 }

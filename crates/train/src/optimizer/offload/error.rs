@@ -26,6 +26,11 @@ pub enum OffloadError {
         "the model maps its parameters in another order than it visits them: its states must be on the device"
     )]
     Order,
+    /// A parameter has a gradient on the device and another one off it.
+    #[error(
+        "a parameter has gradients of two steps: give all of a step to the optimizer before the next one"
+    )]
+    Twice,
     /// A device failed.
     #[error("states or gradients could not be moved between a device and the host: {0}")]
     Device(String),

@@ -111,6 +111,15 @@ impl Mover {
         Ok(())
     }
 
+    /// Forgets all of a kind, and why something of it was not written.
+    pub(super) fn forget(&self, what: Kept) {
+        let (shelf, failed) = (self.shelf.clone(), self.failed.clone());
+        self.run(move || {
+            lock(&shelf).clear(what);
+            lock(&failed).take();
+        });
+    }
+
     /// Waits until all is written.
     pub(super) fn settle(&self) -> Result<(), OffloadError> {
         self.fetch(|_| Ok(())).wait()
