@@ -8,7 +8,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::running::{Here, Printed, cases, check_contains, check_lacks, refuse_and_leave_nothing};
+use crate::{
+    docs::SUBCOMMANDS,
+    running::{Here, Printed, cases, check_contains, check_lacks, refuse_and_leave_nothing},
+};
 
 /// Runs `train`, which must fail, say so, and leave nothing behind.
 fn check_error(flags: &str, expected: &str) {
@@ -529,20 +532,7 @@ fn help_has_a_line_for_each_flag_and_says_which_model_a_default_is_of() {
     );
     check_lacks(&help("verify --help-all"), &["--flip", "--held-out"]);
     let commands = here.succeed("--help");
-    for name in [
-        "train",
-        "eval",
-        "export",
-        "devices",
-        "doctor",
-        "plan",
-        "simulate",
-        "verify",
-        "report",
-        "compare",
-        "new",
-        "completions",
-    ] {
+    for name in SUBCOMMANDS {
         let mut lines = commands.lines();
         let line = lines.find(|line| line.trim_start().starts_with(name));
         assert!(line.is_some_and(|line| line.len() < 80), "{commands}");

@@ -13,7 +13,7 @@ const FOLDERS: [&str; 10] = [
     ".ci", "benches", "crates", "datasets", "docs", "examples", "models", "recipes", "target",
     "upstream",
 ];
-const SUBCOMMANDS: [&str; 12] = [
+pub const SUBCOMMANDS: [&str; 12] = [
     "train",
     "eval",
     "export",
