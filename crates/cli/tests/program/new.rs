@@ -14,11 +14,16 @@ fn cargo(here: &Here, line: &str) -> Command {
     command
         .args(line.split_whitespace())
         .current_dir(here.join("first-model"));
-    // Of the cargo that runs this test.
+    // Of the cargo that runs this test, and of `.ci/run`: Burn would be built again.
     for (name, _) in env::vars_os() {
-        if name.to_str().is_some_and(|name| {
-            name.starts_with("CARGO_PKG_") || name == "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER"
-        }) {
+        let is_of_test = |name: &str| {
+            let others = [
+                "RUSTC_BOOTSTRAP",
+                "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
+            ];
+            name.starts_with("CARGO_PKG_") || others.contains(&name)
+        };
+        if name.to_str().is_some_and(is_of_test) {
             command.env_remove(name);
         }
     }
