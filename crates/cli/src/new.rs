@@ -68,7 +68,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
             "{name} is a crate that the project needs: take another name"
         ));
     }
-    // Cargo knows which names a package may have, and begins a repository where there is none.
+    // Cargo checks the name, and makes a Git repository if there is none.
     let mut cargo = Process::new("cargo");
     let made = match cargo.args(["new", "--bin"]).arg(&flags.path).output() {
         Ok(made) => made,

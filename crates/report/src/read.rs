@@ -148,10 +148,11 @@ impl RunFiles<'_> {
     fn steps(&self) -> Result<Vec<Step>, ReportError> {
         let mut lines = Steps::open(self.0)?;
         let (mut steps, mut every) = (Vec::<Step>::new(), 1);
-        let mut index = 0_usize;
-        while let Some(line) = lines.next_line()? {
-            index += 1;
-            if !(index - 1).is_multiple_of(every) {
+        for index in 0_usize.. {
+            let Some(line) = lines.next_line()? else {
+                break;
+            };
+            if !index.is_multiple_of(every) {
                 continue;
             }
             let Ok(step) = serde_json::from_slice::<Step>(line) else {

@@ -49,12 +49,9 @@ fn difference(first: &TensorView<'_>, second: &TensorView<'_>) -> Option<String>
     if first.data() == second.data() {
         return None;
     }
-    let size = first.dtype().bitsize() / 8;
-    let all = first.data().len() / size.max(1);
-    let pairs = first
-        .data()
-        .chunks(size.max(1))
-        .zip(second.data().chunks(size.max(1)));
+    let size = (first.dtype().bitsize() / 8).max(1);
+    let all = first.data().len() / size;
+    let pairs = (first.data().chunks(size)).zip(second.data().chunks(size));
     let mut differ = (pairs.enumerate()).filter(|(_, (first, second))| first != second);
     let (index, (one, other)) = differ.next()?;
     let others = count(1 + differ.count(), "number");

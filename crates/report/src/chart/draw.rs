@@ -193,13 +193,15 @@ impl<'a> Plot<'a> {
 
     fn mark(&self, style: CurveStyle, point: &CurvePoint) -> Markup {
         let (x, y) = (self.x(point.at), self.y(point.value));
+        let style = match style {
+            CurveStyle::Run(index) if index % 2 == 1 => CurveStyle::Train,
+            other => other,
+        };
         let at = |dx: f64, dy: f64| format!("{},{}", round(x + dx), round(y + dy));
         html! {
             @match style {
-                CurveStyle::Test => circle .mark cx=(x) cy=(y) r="2.8" {},
+                CurveStyle::Test | CurveStyle::Run(_) => circle .mark cx=(x) cy=(y) r="2.8" {},
                 CurveStyle::Train => rect .mark x=(round(x - 2.3)) y=(round(y - 2.3)) width="4.6" height="4.6" {},
-                CurveStyle::Run(index) if index % 2 == 1 => rect .mark x=(round(x - 2.3)) y=(round(y - 2.3)) width="4.6" height="4.6" {},
-                CurveStyle::Run(_) => circle .mark cx=(x) cy=(y) r="2.8" {},
                 CurveStyle::Averaged => polygon .mark points={
                     (at(0.0, -3.6)) " " (at(3.6, 0.0)) " " (at(0.0, 3.6)) " " (at(-3.6, 0.0))
                 } {},

@@ -40,17 +40,18 @@ impl Comparison {
     #[must_use]
     pub fn to_html(&self) -> String {
         let count = things(self.runs.len() as u64, "run", "runs");
+        let columns = columns(&self.runs);
         let page = html! {
             (DOCTYPE)
             html lang="en" {
-                (super::head(&count, &rules(columns(&self.runs).len())))
+                (super::head(&count, &rules(columns.len())))
                 body {
                     main {
                         header {
                             p .kicker { "Stovepipe training runs" }
                             h1 { (count) }
                         }
-                        (section("runs", "Results", runs(&self.runs)))
+                        (section("runs", "Results", runs(&self.runs, &columns)))
                         (settings(self))
                         (curves(&self.runs))
                     }
@@ -63,8 +64,7 @@ impl Comparison {
 }
 
 /// A table with a row for each run. Its rows are put in order by the style sheet, after the button that is pressed.
-fn runs(runs: &[Report]) -> Markup {
-    let columns = columns(runs);
+fn runs(runs: &[Report], columns: &[Column]) -> Markup {
     let orders: Vec<_> = columns.iter().map(|column| column.order(runs)).collect();
     let place = |run: usize| {
         let of = |(column, order): (usize, &Vec<usize>)| format!("--by-{column}:{};", order[run]);
@@ -85,7 +85,7 @@ fn runs(runs: &[Report]) -> Markup {
                 table .figures .runs role="table" style={ "--columns:" (columns.len()) } {
                     thead role="rowgroup" {
                         tr role="row" {
-                            @for column in &columns { th scope="col" role="columnheader" { (column.title) } }
+                            @for column in columns { th scope="col" role="columnheader" { (column.title) } }
                         }
                     }
                     tbody role="rowgroup" {

@@ -216,8 +216,6 @@ impl GradientAccumulator {
             std::mem::take(&mut self.counts),
         );
         if counts.spoiled {
-            let away = self.away.iter().flatten();
-            away.for_each(|away| away.clear(Kept::Sum));
             return Ok(None);
         }
         let factor = 1.0 / counts.weight;

@@ -145,21 +145,29 @@ impl Storage for Faulty {
     }
 }
 
+/// Each fault, and what is said of it.
+const FAULTS: [(Fault, &str); 3] = [
+    (Fault::Full, "could not be written: no storage space"),
+    (
+        Fault::Truncated,
+        "could not be read: unexpected end of file",
+    ),
+    (Fault::Changed, "has changed since it was written"),
+];
+
+/// An optimizer whose states and gradients lie in storages with a fault.
+fn offloaded_to(fault: Fault, pipeline: &Pipeline<Dense>) -> StagedOptimizer {
+    let optimizer = StagedOptimizer::new(&TrainSettings::default(), 2);
+    let memory = |_: &_| Ok(Some(Faulty(HostMemory::default(), fault)));
+    optimizer.offload(&pipeline.stages(), memory).unwrap()
+}
+
 /// An update whose states are lost or wrong is an error, and the pipeline cannot go on.
 #[test]
 fn a_state_that_is_lost_or_changed_is_an_error() {
-    for (fault, says) in [
-        (Fault::Full, "could not be written: no storage space"),
-        (
-            Fault::Truncated,
-            "could not be read: unexpected end of file",
-        ),
-        (Fault::Changed, "has changed since it was written"),
-    ] {
+    for (fault, says) in FAULTS {
         let mut pipeline = pipeline(2);
-        let optimizer = StagedOptimizer::new(&TrainSettings::default(), 2);
-        let memory = |_: &_| Ok(Some(Faulty(HostMemory::default(), fault)));
-        let mut optimizer = optimizer.offload(&pipeline.stages(), memory).unwrap();
+        let mut optimizer = offloaded_to(fault, &pipeline);
         let mut step = || {
             let step = pipeline.train_step(forty_points(), &CrossEntropy::new())?;
             optimizer.step(0.1, &mut pipeline, step.gradients, Instant::now())
@@ -178,20 +186,11 @@ fn a_state_that_is_lost_or_changed_is_an_error() {
 /// So is one whose gradients are; a full disk ends the step before, or the look for its norm.
 #[test]
 fn a_gradient_that_is_lost_or_changed_is_an_error() {
-    for (fault, says) in [
-        (Fault::Full, "could not be written: no storage space"),
-        (
-            Fault::Truncated,
-            "could not be read: unexpected end of file",
-        ),
-        (Fault::Changed, "has changed since it was written"),
-    ] {
+    for (fault, says) in FAULTS {
         let mut pipeline = pipeline(2);
         let output = |pipeline: &Pipeline<Dense>| pipeline.infer(sample()).unwrap().into_data();
         let before = output(&pipeline);
-        let optimizer = StagedOptimizer::new(&TrainSettings::default(), 2);
-        let memory = |_: &_| Ok(Some(Faulty(HostMemory::default(), fault)));
-        let mut optimizer = optimizer.offload(&pipeline.stages(), memory).unwrap();
+        let mut optimizer = offloaded_to(fault, &pipeline);
         let stores = optimizer.gradient_stores();
         let step = pipeline.train_step_into(forty_points(), &CrossEntropy::new(), &stores);
         let failed = step
