@@ -17,16 +17,16 @@ use crate::{
 };
 
 /// A store, and which of the stage's layers have their gradients there. Parameters in several places have them on the device.
-#[derive(Clone)]
 pub(crate) struct Stored<L> {
     pub(crate) store: Arc<dyn GradientStore<L>>,
-    pub(crate) layers: Arc<[bool]>,
+    pub(crate) layers: Vec<bool>,
 }
 
 /// The sum of each layer's gradients, by its index in the stage.
 pub(crate) struct GradientSums<L: Layer> {
     here: Vec<GradientsAccumulator<L>>,
     stored: Option<Stored<L>>,
+    ending: Ending,
     /// Of layers whose sum is in the store: what is not finite if one of its gradients is not.
     checks: Vec<Option<Tensor<1>>>,
     /// Why gradients are lost.
@@ -36,18 +36,19 @@ pub(crate) struct GradientSums<L: Layer> {
 /// What is done with sums at the end.
 #[derive(Clone, Copy)]
 pub(crate) struct Ending {
-    /// What they are divided by.
+    /// What they are divided by, if that changes them.
     pub(crate) scale: Option<f64>,
     /// Whether those that are NaN or infinite are to be found.
     pub(crate) checks_finite: bool,
 }
 
 impl<L: Layer> GradientSums<L> {
-    pub(crate) fn new(layers: usize, stored: Option<Stored<L>>) -> Self {
+    pub(crate) fn new(layers: usize, stored: Option<Stored<L>>, ending: Ending) -> Self {
         stored.iter().for_each(|stored| stored.store.clear());
         Self {
             here: (0..layers).map(|_| GradientsAccumulator::new()).collect(),
             stored,
+            ending,
             checks: vec![None; layers],
             failed: None,
         }
@@ -58,13 +59,17 @@ impl<L: Layer> GradientSums<L> {
             self.here[layer].accumulate(module, gradients);
             return;
         };
+        // Where they are scaled, the end takes them once more.
+        let is_checked = self.ending.checks_finite && self.ending.scale.is_none();
         let check = &mut self.checks[layer];
         let added = store.take(module).and_then(|before| {
             let mut sum = GradientsAccumulator::new();
             sum.accumulate(module, before);
             sum.accumulate(module, gradients);
             let sum = sum.grads();
-            *check = gradient_sum(module, &sum);
+            if is_checked {
+                *check = gradient_sum(module, &sum);
+            }
             store.put(module, sum)
         });
         if let Err(error) = added {
@@ -90,17 +95,17 @@ impl<L: Layer> GradientSums<L> {
         &self,
         layers: &[L],
         here: &mut [GradientsParams],
-        ending: Ending,
     ) -> Result<Vec<Option<Tensor<1>>>, FailureCause> {
-        let scale = ending.scale.filter(|&scale| scale != 1.0);
+        let Ending {
+            scale,
+            checks_finite,
+        } = self.ending;
         let end = |module: &L, gradients| {
             let gradients = match scale {
                 Some(scale) => copies::unscaled(module, gradients, scale),
                 None => gradients,
             };
-            let sum = ending
-                .checks_finite
-                .then(|| gradient_sum(module, &gradients));
+            let sum = checks_finite.then(|| gradient_sum(module, &gradients));
             (gradients, sum)
         };
         let mut sums = Vec::new();
@@ -112,9 +117,7 @@ impl<L: Layer> GradientSums<L> {
                     sum
                 }
                 // Nothing changes them.
-                Some(_) if scale.is_none() => {
-                    ending.checks_finite.then(|| self.checks[index].clone())
-                }
+                Some(_) if scale.is_none() => checks_finite.then(|| self.checks[index].clone()),
                 Some(store) => {
                     let ended = store.take(module).and_then(|gradients| {
                         let (gradients, sum) = end(module, gradients);

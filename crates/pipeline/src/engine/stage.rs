@@ -186,8 +186,14 @@ impl<L: Layer> StageStep<L> {
             let kind = (only_counts, has_statistics && index + 1 == count);
             reduction.begin(task.run, versions.newest().copies.live(), kind, &recorder);
         }
+        let training = task.training.as_ref();
+        let ending = Ending {
+            scale: (training.and_then(|training| training.loss_scale))
+                .filter(|&scale| scale != 1.0),
+            checks_finite: training.is_some_and(|training| training.checks_finite),
+        };
         Self {
-            gradients: GradientSums::new(task.layers.len(), task.stored.take()),
+            gradients: GradientSums::new(task.layers.len(), task.stored.take(), ending),
             last: last_of_mini_batches(actions),
             versions,
             reductions,
@@ -329,13 +335,8 @@ impl<L: Layer> StageStep<L> {
                 .map(|layer| self.gradients.take(layer))
                 .collect(),
         };
-        let training = self.task.training.as_ref();
-        let ending = Ending {
-            scale: training.and_then(|training| training.loss_scale),
-            checks_finite: training.is_some_and(|training| training.checks_finite),
-        };
         let layers = self.versions.newest().copies.live();
-        let sums = self.gradients.end(layers, &mut gradients, ending);
+        let sums = self.gradients.end(layers, &mut gradients);
         self.sums.push(sums.map_err(ActionError::Failed)?);
         // The last one also has the statistics.
         if self.reductions.len() > 1

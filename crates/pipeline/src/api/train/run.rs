@@ -56,7 +56,7 @@ impl<L: Layer> Pipeline<L> {
     /// What of a stage's gradients lies in its store: not what is to be added to those of other layers or replicas.
     fn stored(&self, stage: usize, store: Arc<dyn GradientStore<L>>) -> Option<Stored<L>> {
         let layers = self.engine.stages[stage].layers.clone();
-        let layers: Arc<[bool]> = layers.map(|layer| self.stores_gradients(layer)).collect();
+        let layers: Vec<bool> = layers.map(|layer| self.stores_gradients(layer)).collect();
         layers.contains(&true).then_some(Stored { store, layers })
     }
 }
