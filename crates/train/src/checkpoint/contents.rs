@@ -8,7 +8,7 @@ use std::{
 use burn::store::{ModuleSnapshot, burn_pack};
 use stovepipe_pipeline::{Layer, Pipeline};
 
-use super::{state::TrainerState, sums::paths};
+use super::{disk::Files, state::TrainerState, sums::paths};
 use crate::{
     error::TrainError,
     optimizer::{Counts, GradientAccumulator, Names, StagedOptimizer, WeightAverage},
@@ -44,11 +44,15 @@ impl<L: Layer> Contents<'_, L> {
 
     /// Writes them. The optimizer's state gets a file for each stage, so that the host holds only one
     /// stage's state at a time.
-    pub(super) fn save(&self, folder: &Path) -> Result<(), TrainError> {
+    pub(super) fn save(&self, folder: &Path, files: &Files) -> Result<(), TrainError> {
         let processes = &self.processes();
-        (self.base).save(self.pipeline, &folder.join(model_file(false)))?;
+        let model = |pipeline, averaged| {
+            let path = folder.join(model_file(averaged));
+            files.write(&path, || self.base.save(pipeline, &path))
+        };
+        model(self.pipeline, false)?;
         if let Some(average) = &self.average {
-            (self.base).save(average.pipeline(), &folder.join(model_file(true)))?;
+            model(average.pipeline(), true)?;
         }
         let (names, stages) = (names(self.pipeline), self.pipeline.stages());
         for (stage, placement) in stages.iter().enumerate() {
@@ -59,13 +63,15 @@ impl<L: Layer> Contents<'_, L> {
                 true => self.optimizer.state(stage, &names),
                 false => Vec::new(),
             };
-            write_together(processes, &folder.join(file), state, None)?;
+            let path = folder.join(file);
+            files.write(&path, || write_together(processes, &path, state, None))?;
         }
         if self.accumulator.counts().mini_batches == 0 {
             return Ok(());
         }
         let sums = || self.accumulator.sums(self.pipeline, &names);
-        write_together(processes, &folder.join(GRADIENTS), sums, None)
+        let path = folder.join(GRADIENTS);
+        files.write(&path, || write_together(processes, &path, sums, None))
     }
 
     /// Reads them, into any number of stages.

@@ -10,6 +10,7 @@ use stovepipe_pipeline::Layer;
 
 use super::{
     contents::{Contents, model_file},
+    disk::Files,
     state::TrainerState,
     sums,
 };
@@ -27,6 +28,7 @@ const STATE: &str = "standing.toml";
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
     folder: PathBuf,
+    pub(super) files: Files,
 }
 
 /// A checkpoint of a run. Checkpoints are ordered by time.
@@ -156,6 +158,7 @@ impl Checkpoints {
     pub fn of(run: &Path) -> Self {
         Self {
             folder: run.join(FOLDER),
+            files: Files::default(),
         }
     }
 
@@ -196,9 +199,8 @@ impl Checkpoints {
                 Ok(()) => return Ok((Some(checkpoint), damaged)),
                 Err(reason) => {
                     let path = checkpoint.path.with_extension("damaged");
-                    remove(&path)?;
-                    let renamed = fs::rename(&checkpoint.path, &path);
-                    renamed.map_err(TrainError::file(&path))?;
+                    self.files.remove_folder(&path)?;
+                    self.files.rename(&checkpoint.path, &path)?;
                     damaged.push(Damaged { path, reason });
                 }
             }
@@ -219,23 +221,24 @@ impl Checkpoints {
             return Ok(());
         }
         let partial = path.with_extension("partial");
+        let files = &self.files;
         processes.first(|| {
-            remove(&partial)?;
-            fs::create_dir_all(&partial).map_err(TrainError::file(&partial))
+            files.remove_folder(&partial)?;
+            files.create_folder(&partial)
         })?;
         let written = contents
-            .save(&partial)
-            .and_then(|()| processes.first(|| seal(&partial, state)));
+            .save(&partial, files)
+            .and_then(|()| processes.first(|| seal(&partial, state, files)));
         if written.is_err() && processes.is_first() {
             // Do not waste space on an incomplete one.
             let _ = fs::remove_dir_all(&partial);
         }
         written?;
         let placed = processes.first(|| {
-            fs::rename(&partial, &path).map_err(TrainError::file(&path))?;
+            files.rename(&partial, &path)?;
             // The folders of the checkpoints, of the run, and of all runs may be new.
             for folder in self.folder.ancestors().take(3) {
-                sums::sync_folder(folder)?;
+                files.sync_folder(folder)?;
             }
             self.prune(keep)
         });
@@ -244,7 +247,7 @@ impl Checkpoints {
 
     fn prune(&self, keep: Keep<'_>) -> Result<(), TrainError> {
         let old = self.older_than(keep.last, keep)?;
-        old.iter().try_for_each(|own| remove(&own.path))
+        old.iter().try_for_each(|own| self.remove(own))
     }
 
     /// Removes the oldest that is neither the newest nor among the best, and returns its name.
@@ -252,8 +255,17 @@ impl Checkpoints {
         let Some(oldest) = self.older_than(1, keep)?.into_iter().next() else {
             return Ok(None);
         };
-        remove(&oldest.path)?;
+        self.remove(&oldest)?;
         Ok(Some(oldest.name))
+    }
+
+    /// One that is half removed has another name.
+    fn remove(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        let partial = checkpoint.path.with_extension("partial");
+        self.files.remove_folder(&partial)?;
+        self.files.rename(&checkpoint.path, &partial)?;
+        self.files.sync_folder(&self.folder)?;
+        self.files.remove_folder(&partial)
     }
 
     /// Those before the `last` that are not among the best, the oldest first.
@@ -271,12 +283,12 @@ impl Checkpoints {
         for checkpoint in other.list()?.into_iter().rev() {
             let path = self.folder.join(&checkpoint.name);
             let partial = path.with_extension("partial");
-            remove(&partial)?;
-            fs::create_dir_all(&partial).map_err(TrainError::file(&partial))?;
+            self.files.remove_folder(&partial)?;
+            self.files.create_folder(&partial)?;
             for file in sums::paths(&checkpoint.path)? {
                 link(&file, &partial.join(file.file_name().unwrap_or_default()))?;
             }
-            fs::rename(&partial, &path).map_err(TrainError::file(&path))?;
+            self.files.rename(&partial, &path)?;
         }
         Ok(())
     }
@@ -290,11 +302,13 @@ pub(crate) fn link(from: &Path, to: &Path) -> Result<(), TrainError> {
     linked.map_err(TrainError::file(to))
 }
 
-fn seal(folder: &Path, state: &TrainerState) -> Result<(), TrainError> {
+fn seal(folder: &Path, state: &TrainerState, files: &Files) -> Result<(), TrainError> {
     let path = folder.join(STATE);
     let text = toml::to_string(state).map_err(|error| TrainError::format(&path, error))?;
-    fs::write(&path, text).map_err(TrainError::file(&path))?;
-    sums::seal(folder)
+    files.write(&path, || {
+        fs::write(&path, text).map_err(TrainError::file(&path))
+    })?;
+    sums::seal(folder, files)
 }
 
 /// The tested checkpoints, the best first; of equal ones, the oldest first.
@@ -304,11 +318,4 @@ fn by_test(checkpoints: Vec<Checkpoint>, primary: Option<&About>) -> Vec<Checkpo
         .collect();
     tested.sort_by(|(a, _), (b, _)| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)));
     tested.into_iter().map(|(_, own)| own).collect()
-}
-
-fn remove(path: &Path) -> Result<(), TrainError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        result => result.map_err(TrainError::file(path)),
-    }
 }

@@ -6,6 +6,10 @@
 //! program is killed. The checksums show whether the disk has damaged it.
 
 mod contents;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod crashes;
+mod disk;
 mod list;
 mod state;
 mod sums;

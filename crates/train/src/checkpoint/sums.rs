@@ -9,6 +9,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
+use super::disk::Files;
 use crate::error::TrainError;
 
 /// The file with the checksums of the others.
@@ -17,7 +18,7 @@ pub(super) const SUMS: &str = "SHA256SUMS";
 const BLOCK: usize = 1 << 20;
 
 /// Writes the checksums of all files in a folder, and syncs everything to the disk.
-pub(super) fn seal(folder: &Path) -> Result<(), TrainError> {
+pub(super) fn seal(folder: &Path, files: &Files) -> Result<(), TrainError> {
     let mut text = String::new();
     for name in names(folder)? {
         let path = folder.join(&name);
@@ -25,13 +26,13 @@ pub(super) fn seal(folder: &Path) -> Result<(), TrainError> {
         let _ = writeln!(text, "{sum}  {name}");
     }
     let path = folder.join(SUMS);
-    fs::write(&path, text).map_err(TrainError::file(&path))?;
+    files.write(&path, || {
+        fs::write(&path, text).map_err(TrainError::file(&path))
+    })?;
     for name in names(folder)?.iter().map(String::as_str).chain([SUMS]) {
-        let path = folder.join(name);
-        let file = File::open(&path).map_err(TrainError::file(&path))?;
-        file.sync_all().map_err(TrainError::file(&path))?;
+        files.sync_file(&folder.join(name))?;
     }
-    sync_folder(folder)
+    files.sync_folder(folder)
 }
 
 /// Checks that a folder holds exactly the files that it was sealed with. The error says what differs.
@@ -58,18 +59,6 @@ pub(super) fn check(folder: &Path) -> Result<(), String> {
         return Err(format!("{SUMS} is of other files"));
     }
     Ok(())
-}
-
-/// Syncs the names in a folder to the disk.
-pub(super) fn sync_folder(folder: &Path) -> Result<(), TrainError> {
-    // Only Unix opens folders like files.
-    if !cfg!(unix) {
-        return Ok(());
-    }
-    let is_here = folder.as_os_str().is_empty();
-    let folder = if is_here { Path::new(".") } else { folder };
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(TrainError::file(folder))
 }
 
 /// The paths of a folder's entries, sorted.
@@ -109,7 +98,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a"), "abc").unwrap();
         fs::write(folder.path().join("b"), vec![7; 3 * BLOCK + 1]).unwrap();
-        seal(folder.path()).unwrap();
+        seal(folder.path(), &Files::default()).unwrap();
         folder
     }
 

@@ -63,6 +63,8 @@ pub struct RunFolder {
     partial: PathBuf,
     /// `None` when the run is over.
     lock: Option<File>,
+    /// Whether the file system has locks.
+    has_locks: bool,
     /// Folders that were made for it, the innermost first.
     made: Vec<PathBuf>,
     /// Whether it was an empty folder at `path`.
@@ -101,6 +103,7 @@ impl RunFolder {
             partial: path.with_added_extension("partial"),
             path,
             lock: None,
+            has_locks: true,
             made: Vec::new(),
             was_empty: false,
             is_elsewhere: true,
@@ -226,11 +229,12 @@ impl RunFolder {
     }
 
     fn locked(path: PathBuf, partial: PathBuf) -> Result<Self, TrainError> {
-        let lock = Some(lock(&partial)?);
+        let (lock, has_locks) = lock(&partial, File::try_lock)?;
         Ok(Self {
             path,
             partial,
-            lock,
+            lock: Some(lock),
+            has_locks,
             made: Vec::new(),
             was_empty: false,
             is_elsewhere: false,
@@ -241,6 +245,11 @@ impl RunFolder {
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
         self.is_elsewhere
+    }
+
+    /// Whether a lock keeps other programs from writing here: some network file systems have none.
+    pub(super) fn has_locks(&self) -> bool {
+        self.has_locks
     }
 
     /// The folder's final path.
@@ -510,7 +519,11 @@ fn final_path(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-fn lock(folder: &Path) -> Result<File, TrainError> {
+/// Locks a folder, and says whether the file system can.
+fn lock(
+    folder: &Path,
+    try_lock: impl Fn(&File) -> Result<(), TryLockError>,
+) -> Result<(File, bool), TrainError> {
     let path = folder.join(LOCK);
     let file = File::create(&path).map_err(|error| match error.kind() {
         // The run has ended since.
@@ -518,16 +531,26 @@ fn lock(folder: &Path) -> Result<File, TrainError> {
         _ => TrainError::file(&path)(error),
     })?;
     for _ in 0..TRIES {
-        match file.try_lock() {
-            Ok(()) if is_at(&file, &path) => return Ok(file),
+        match try_lock(&file) {
+            Ok(()) if is_at(&file, &path) => return Ok((file, true)),
             // The run that had it has ended, and its folder has moved.
             Ok(()) => break,
             // A program that looks whether it is locked has it for a moment.
             Err(TryLockError::WouldBlock) => thread::sleep(INTERVAL),
+            Err(TryLockError::Error(error)) if is_without_locks(&error) => {
+                return Ok((file, false));
+            }
             Err(TryLockError::Error(error)) => return Err(TrainError::file(&path)(error)),
         }
     }
     Err(TrainError::RunUnderWay(folder.to_owned()))
+}
+
+/// Whether a lock failed since the file system has none, as NFS without its lock service.
+fn is_without_locks(error: &io::Error) -> bool {
+    const ENOLCK: i32 = if cfg!(target_os = "linux") { 37 } else { 77 };
+    let is_enolck = cfg!(unix) && error.raw_os_error() == Some(ENOLCK);
+    is_enolck || error.kind() == ErrorKind::Unsupported
 }
 
 /// Whether an open file is still at its path.
@@ -558,4 +581,27 @@ fn check_free(path: &Path) -> Result<(), TrainError> {
         return Err(TrainError::FolderInUse(path.to_owned()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_may_have_no_locks() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = |error: io::Error| {
+            let error = std::cell::Cell::new(Some(error));
+            lock(folder.path(), |_| {
+                Err(TryLockError::Error(error.take().unwrap()))
+            })
+        };
+        assert!(!refused(ErrorKind::Unsupported.into()).unwrap().1);
+        #[cfg(target_os = "linux")]
+        assert!(!refused(io::Error::from_raw_os_error(37)).unwrap().1); // "No locks available"
+        let error = refused(ErrorKind::PermissionDenied.into()).unwrap_err();
+        assert!(error.to_string().contains("lock"), "{error}");
+        assert!(lock(folder.path(), File::try_lock).unwrap().1);
+    }
 }

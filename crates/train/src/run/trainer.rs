@@ -379,6 +379,13 @@ impl<L: Layer, O> Trainer<L, O> {
             true => progress(epochs, batches),
             false => Progress::silent(),
         };
+        if !folder.has_locks() {
+            let at = folder.file("");
+            progress.say(&format!(
+                "warning: {} has no locks: see that no other program trains there",
+                at.display()
+            ));
+        }
         let (mut tested, mut stopped) = (None, false);
         while !self.is_over() && !stopped {
             let is_cut = match self.pipeline.is_asynchronous() {

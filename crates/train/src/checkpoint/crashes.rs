@@ -1,0 +1,537 @@
+//! A machine may stop at any moment of a save, and a disk may fail at any call.
+//!
+//! A save is recorded, call by call. Until a file is synced, the disk may have nothing of it, a part, or a part and
+//! zeros; until a folder is synced, it may have any of the names that were made, moved or removed there, in any
+//! order. Each state in which that can leave a disk is made, and must hold a checkpoint that is whole: the one
+//! before or the new one, and the new one if the save had returned.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use burn::tensor::{Device, Int, Tensor};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use stovepipe_pipeline::{CrossEntropy, Pipeline};
+
+use super::{
+    Checkpoints, Contents, Keep, TrainerState,
+    disk::{Disk, FileSystem, Files, Write},
+    sums,
+};
+use crate::{
+    error::TrainError,
+    example::Dense,
+    optimizer::{GradientAccumulator, StagedOptimizer},
+    settings::TrainSettings,
+    task::Totals,
+    weights::Base,
+};
+
+const RUN: &str = "run";
+
+#[derive(Clone, Debug, PartialEq)]
+enum Call {
+    CreateFolder(PathBuf),
+    Write(PathBuf, Vec<u8>),
+    Rename(PathBuf, PathBuf),
+    RemoveFolder(PathBuf),
+    SyncFile(PathBuf),
+    SyncFolder(PathBuf),
+}
+
+/// Notes each call, and lets one fail. It does not wait for the disk. Clones share their notes.
+#[derive(Clone, Debug, Default)]
+struct Trial {
+    root: PathBuf,
+    calls: Arc<Mutex<Vec<Call>>>,
+    fails: Option<(usize, ErrorKind)>,
+}
+
+impl Trial {
+    fn on(root: &Path) -> Self {
+        let root = root.to_owned();
+        Self {
+            root,
+            ..Self::default()
+        }
+    }
+
+    fn own(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(&self.root).unwrap().to_owned()
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    /// Whether it is to fail, noted before.
+    fn note(&self, call: Call) -> io::Result<()> {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.push(call);
+        match self.fails {
+            Some((index, kind)) if index + 1 == calls.len() => Err(kind.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Disk for Trial {
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        self.note(Call::CreateFolder(self.own(path)))?;
+        FileSystem.create_folder(path)
+    }
+
+    /// A write that fails leaves half of the file.
+    fn write(&self, path: &Path, write: Write<'_>) -> Result<(), TrainError> {
+        FileSystem.write(path, write)?;
+        let content = fs::read(path).unwrap();
+        let half = content[..content.len() / 2].to_vec();
+        let noted = self.note(Call::Write(self.own(path), content));
+        noted.map_err(|error| {
+            fs::write(path, half).unwrap();
+            TrainError::file(path)(error)
+        })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.note(Call::Rename(self.own(from), self.own(to)))?;
+        FileSystem.rename(from, to)
+    }
+
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        self.note(Call::RemoveFolder(self.own(path)))?;
+        FileSystem.remove_folder(path)
+    }
+
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        self.note(Call::SyncFile(self.own(path)))
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        self.note(Call::SyncFolder(self.own(path)))
+    }
+}
+
+/// A training of two stages.
+struct Training {
+    pipeline: Pipeline<Dense>,
+    optimizer: StagedOptimizer,
+    accumulator: GradientAccumulator,
+    state: TrainerState,
+}
+
+impl Training {
+    fn new() -> Self {
+        let settings = TrainSettings::default();
+        let layers = vec![Dense::new(4, 6), Dense::new(6, 3)];
+        let builder = Pipeline::builder(layers).devices(vec![Device::flex(); 2]);
+        let optimizer = StagedOptimizer::new(&settings, 2);
+        Self {
+            pipeline: builder.build().unwrap(),
+            accumulator: GradientAccumulator::new(&optimizer),
+            optimizer,
+            state: TrainerState::begin(&settings, &Totals::zero(&[])),
+        }
+    }
+
+    fn step(&mut self) {
+        let device = Device::flex();
+        let batch = (
+            Tensor::<2>::ones([2, 4], &device),
+            Tensor::<1, Int>::ones([2], &device),
+        );
+        let step = self
+            .pipeline
+            .train_step(batch, &CrossEntropy::new())
+            .unwrap();
+        let (pipeline, gradients) = (&mut self.pipeline, step.gradients);
+        let stepped = self
+            .optimizer
+            .step(0.01, pipeline, gradients, Instant::now());
+        stepped.unwrap();
+        self.state.batch += 1;
+        self.state.steps += 1;
+    }
+
+    /// Makes a checkpoint, and removes the one before.
+    fn save(&mut self, root: &Path, files: Files) -> Result<(), TrainError> {
+        let contents = Contents {
+            pipeline: &mut self.pipeline,
+            average: None,
+            optimizer: &mut self.optimizer,
+            accumulator: &mut self.accumulator,
+            base: &Base::default(),
+        };
+        let keep = Keep {
+            last: 1,
+            best: 0,
+            by: None,
+        };
+        checkpoints(root, files).save(&contents, &self.state, keep)
+    }
+}
+
+fn checkpoints(root: &Path, files: Files) -> Checkpoints {
+    let mut checkpoints = Checkpoints::of(&root.join(RUN));
+    checkpoints.files = files;
+    checkpoints
+}
+
+/// The checksums of the newest checkpoint that is whole, and how many were damaged.
+fn newest(root: &Path) -> Result<(Option<String>, usize), TrainError> {
+    let (newest, damaged) = checkpoints(root, Files::default()).newest()?;
+    let sums = newest.map(|own| fs::read_to_string(own.path().join(sums::SUMS)).unwrap());
+    Ok((sums, damaged.len()))
+}
+
+type Node = usize;
+/// What a name in a folder stands for from now on.
+type Change = (Node, String, Option<Node>);
+
+/// A disk as programs see it, and what is surely on it.
+#[derive(Default)]
+struct Model {
+    names: BTreeMap<(Node, String), Node>,
+    /// What is in files, and whether that is synced.
+    contents: BTreeMap<Node, (Vec<u8>, bool)>,
+    nodes: Node,
+    kept: BTreeMap<(Node, String), Node>,
+    /// What the disk may have done or not; what belongs together is done at once.
+    pending: Vec<Vec<Change>>,
+}
+
+/// What is in each file, and `None` for a folder.
+type Tree = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
+const ROOT: Node = 0;
+
+fn apply(names: &mut BTreeMap<(Node, String), Node>, changes: &[Change]) {
+    for (folder, name, node) in changes {
+        let place = (*folder, name.clone());
+        match node {
+            Some(node) => drop(names.insert(place, *node)),
+            None => drop(names.remove(&place)),
+        }
+    }
+}
+
+impl Model {
+    /// All of a folder, synced.
+    fn of(root: &Path) -> Self {
+        fn add(model: &mut Model, root: &Path, folder: &Path) {
+            for path in sums::paths(folder).unwrap() {
+                let own = path.strip_prefix(root).unwrap().to_owned();
+                if path.is_dir() {
+                    model.call(&Call::CreateFolder(own.clone()));
+                    add(model, root, &path);
+                } else {
+                    let content = fs::read(&path).unwrap();
+                    model.call(&Call::Write(own.clone(), content));
+                    model.call(&Call::SyncFile(own));
+                }
+            }
+        }
+        let mut model = Self::default();
+        add(&mut model, root, root);
+        model.pending.clear();
+        model.kept = model.names.clone();
+        model
+    }
+
+    fn node(&self, path: &Path) -> Option<Node> {
+        path.iter().try_fold(ROOT, |folder, name| {
+            let place = (folder, name.to_str()?.to_owned());
+            self.names.get(&place).copied()
+        })
+    }
+
+    fn place(&self, path: &Path) -> (Node, String) {
+        let folder = self.node(path.parent().unwrap()).unwrap();
+        (
+            folder,
+            path.file_name().unwrap().to_str().unwrap().to_owned(),
+        )
+    }
+
+    fn change(&mut self, changes: Vec<Change>) {
+        apply(&mut self.names, &changes);
+        self.pending.push(changes);
+    }
+
+    fn create(&mut self, path: &Path) -> Node {
+        self.nodes += 1;
+        let (node, (folder, name)) = (self.nodes, self.place(path));
+        self.change(vec![(folder, name, Some(node))]);
+        node
+    }
+
+    fn remove(&mut self, path: &Path) {
+        let (folder, name) = self.place(path);
+        self.change(vec![(folder, name, None)]);
+    }
+
+    fn call(&mut self, call: &Call) {
+        match call {
+            Call::CreateFolder(path) => {
+                let mut above: Vec<_> = path.ancestors().collect();
+                above.reverse();
+                for folder in above {
+                    if self.node(folder).is_none() {
+                        self.create(folder);
+                    }
+                }
+            }
+            // As the library for tensors does it, a file is a new one.
+            Call::Write(path, content) => {
+                let node = self.create(path);
+                self.contents.insert(node, (content.clone(), false));
+            }
+            Call::Rename(from, to) => {
+                let (node, from, to) = (self.node(from), self.place(from), self.place(to));
+                self.change(vec![(from.0, from.1, None), (to.0, to.1, node)]);
+            }
+            Call::RemoveFolder(path) => {
+                let Some(folder) = self.node(path) else {
+                    return;
+                };
+                let names = self.names.keys().filter(|place| place.0 == folder);
+                let paths: Vec<_> = names.map(|(_, name)| path.join(name)).collect();
+                for file in paths.iter().chain([path]) {
+                    self.remove(file);
+                }
+            }
+            Call::SyncFile(path) => {
+                let node = self.node(path).unwrap();
+                self.contents.get_mut(&node).unwrap().1 = true;
+            }
+            Call::SyncFolder(path) => {
+                let folder = self.node(path).unwrap();
+                let is_of = |changes: &Vec<Change>| changes.iter().any(|change| change.0 == folder);
+                let (done, pending) = std::mem::take(&mut self.pending)
+                    .into_iter()
+                    .partition(is_of);
+                self.pending = pending;
+                for changes in Vec::<_>::from(done) {
+                    apply(&mut self.kept, &changes);
+                }
+            }
+        }
+    }
+
+    /// What the disk may hold if the machine stops now: all there is, or so many at random.
+    fn states(&self, most: u32, rng: &mut ChaCha8Rng) -> BTreeSet<Tree> {
+        let dirty: Vec<_> = self.contents.iter().filter(|(_, own)| !own.1).collect();
+        let dirty: Vec<_> = dirty.into_iter().map(|(node, _)| *node).collect();
+        let bits = self.pending.len() + 2 * dirty.len();
+        let all = 1_u32.checked_shl(bits as u32).filter(|&all| all <= most);
+        let one = |choice: &mut dyn FnMut(usize) -> u32| {
+            let mut names = self.kept.clone();
+            for changes in &self.pending {
+                if choice(1) == 1 {
+                    apply(&mut names, changes);
+                }
+            }
+            let mut contents: BTreeMap<_, _> = self.contents.clone();
+            for node in &dirty {
+                let content = &mut contents.get_mut(node).unwrap().0;
+                let half = content.len() / 2;
+                match choice(2) {
+                    0 => content.clear(),
+                    1 => content.truncate(half),
+                    2 => content[half..].fill(0),
+                    _ => {}
+                }
+            }
+            tree(&names, &contents)
+        };
+        match all {
+            Some(all) => (0..all)
+                .map(|mut number| {
+                    one(&mut |bits| {
+                        let own = number & ((1 << bits) - 1);
+                        number >>= bits;
+                        own
+                    })
+                })
+                .collect(),
+            None => (0..most)
+                .map(|_| one(&mut |bits| rng.random_range(0..1 << bits)))
+                .collect(),
+        }
+    }
+}
+
+fn tree(
+    names: &BTreeMap<(Node, String), Node>,
+    contents: &BTreeMap<Node, (Vec<u8>, bool)>,
+) -> Tree {
+    let mut found = Tree::new();
+    let mut folders = vec![(ROOT, PathBuf::new())];
+    while let Some((folder, path)) = folders.pop() {
+        for ((_, name), node) in names.range((folder, String::new())..(folder + 1, String::new())) {
+            let path = path.join(name);
+            match contents.get(node) {
+                Some((content, _)) => drop(found.insert(path, Some(content.clone()))),
+                None => {
+                    found.insert(path.clone(), None);
+                    folders.push((*node, path));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn made(tree: &Tree) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (path, content) in tree {
+        let path = root.path().join(path);
+        match content {
+            None => fs::create_dir_all(path).unwrap(),
+            Some(content) => fs::write(path, content).unwrap(),
+        }
+    }
+    root
+}
+
+/// What is lost in the states in which a save may leave a disk that gets the calls that `is_kept` says, and how
+/// many states there are: `most` at a moment.
+fn lost(is_kept: impl Fn(&Call) -> bool, is_first: bool, most: u32) -> (Vec<String>, usize) {
+    let (root, mut rng) = (tempfile::tempdir().unwrap(), ChaCha8Rng::seed_from_u64(7));
+    let (root, mut training) = (root.path(), Training::new());
+    fs::create_dir(root.join(RUN)).unwrap();
+    training.step();
+    if !is_first {
+        training.save(root, Files::on(Trial::on(root))).unwrap();
+        training.step();
+    }
+    let before = newest(root).unwrap().0;
+    let mut model = Model::of(root);
+    let trial = Trial::on(root);
+    training.save(root, Files::on(trial.clone())).unwrap();
+    let after = newest(root).unwrap().0;
+    assert!(after.is_some() && after != before);
+
+    let (mut faults, mut seen) = (Vec::new(), BTreeSet::new());
+    let calls: Vec<_> = trial.calls().into_iter().filter(is_kept).collect();
+    for number in 0..=calls.len() {
+        if let Some(call) = number.checked_sub(1) {
+            model.call(&calls[call]);
+        }
+        let is_over = number == calls.len();
+        for tree in model.states(most, &mut rng) {
+            if !seen.insert((is_over, tree.clone())) {
+                continue;
+            }
+            let disk = made(&tree);
+            let found = newest(disk.path());
+            let whole = |found: &Option<String>| *found == after || (!is_over && *found == before);
+            if !matches!(&found, Ok((found, 0)) if whole(found)) {
+                faults.push(format!(
+                    "after {number} of {} calls: {found:?}",
+                    calls.len()
+                ));
+                continue;
+            }
+            // The next save goes on from there.
+            if seen.len() % 16 == 0 {
+                training
+                    .save(disk.path(), Files::on(Trial::on(disk.path())))
+                    .unwrap();
+                assert_eq!(newest(disk.path()).unwrap(), (after.clone(), 0));
+            }
+        }
+    }
+    (faults, seen.len())
+}
+
+#[test]
+fn a_machine_may_stop_at_any_moment() {
+    for is_first in [false, true] {
+        let (faults, states) = lost(|_| true, is_first, 400);
+        assert_eq!(faults, [""; 0]);
+        assert!(states > 200, "{states}");
+    }
+}
+
+/// Without them, the states above have some where a checkpoint is lost.
+#[test]
+fn every_kind_of_sync_is_needed() {
+    let (faults, _) = lost(|call| !matches!(call, Call::SyncFile(_)), false, 50);
+    assert!(!faults.is_empty());
+    let (faults, _) = lost(|call| !matches!(call, Call::SyncFolder(_)), false, 50);
+    assert!(!faults.is_empty());
+}
+
+/// The error names the file and the reason, no checkpoint is lost, and the next save works.
+#[test]
+fn a_disk_may_fail_at_any_call() {
+    let kinds = [
+        ErrorKind::StorageFull,
+        ErrorKind::PermissionDenied,
+        ErrorKind::ReadOnlyFilesystem,
+        ErrorKind::CrossesDevices,
+        ErrorKind::Other,
+    ];
+    let root = tempfile::tempdir().unwrap();
+    let (root, mut training) = (root.path(), Training::new());
+    training.step();
+    training.save(root, Files::on(Trial::on(root))).unwrap();
+    let (mut fails, mut before) = (0, newest(root).unwrap().0);
+    for kind in kinds {
+        for call in 0.. {
+            training.step();
+            let mut trial = Trial::on(root);
+            trial.fails = Some((call, kind));
+            let saved = training.save(root, Files::on(trial.clone()));
+            if trial.calls().len() <= call {
+                saved.unwrap();
+                assert!(call > 15, "{call}");
+                before = newest(root).unwrap().0;
+                break;
+            }
+            fails += 1;
+            let error = saved.unwrap_err().to_string();
+            assert!(error.contains(root.to_str().unwrap()), "{error}");
+            let (now, damaged) = newest(root).unwrap();
+            assert!(now.is_some() && damaged == 0, "{error}");
+            training.save(root, Files::on(Trial::on(root))).unwrap();
+            let after = newest(root).unwrap().0;
+            assert!(
+                after != before && (now == before || now == after),
+                "{error}"
+            );
+            before = after;
+        }
+    }
+    assert!(fails > 60, "{fails}");
+}
+
+#[test]
+fn a_call_that_a_signal_interrupts_is_made_again() {
+    let root = tempfile::tempdir().unwrap();
+    let (root, mut training) = (root.path(), Training::new());
+    for call in 0.. {
+        training.step();
+        let mut trial = Trial::on(root);
+        trial.fails = Some((call, ErrorKind::Interrupted));
+        let saved = training.save(root, Files::on(trial.clone()));
+        let calls = trial.calls();
+        match calls.get(call) {
+            // The system's own calls to write are made again by the libraries.
+            Some(Call::Write(..)) => continue,
+            Some(_) => saved.unwrap(),
+            None => {
+                saved.unwrap();
+                break;
+            }
+        }
+        assert_eq!(calls[call], calls[call + 1]);
+    }
+}
