@@ -177,6 +177,12 @@ impl Training {
     }
 }
 
+fn with_run() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join(RUN)).unwrap();
+    root
+}
+
 fn checkpoints(root: &Path, files: Files) -> Checkpoints {
     let mut checkpoints = Checkpoints::of(&root.join(RUN));
     checkpoints.files = files;
@@ -279,12 +285,8 @@ impl Model {
     fn call(&mut self, call: &Call) {
         match call {
             Call::CreateFolder(path) => {
-                let mut above: Vec<_> = path.ancestors().collect();
-                above.reverse();
-                for folder in above {
-                    if self.node(folder).is_none() {
-                        self.create(folder);
-                    }
+                if self.node(path).is_none() {
+                    self.create(path);
                 }
             }
             // As the library for tensors does it, a file is a new one.
@@ -403,9 +405,8 @@ fn made(tree: &Tree) -> tempfile::TempDir {
 /// What is lost in the states in which a save may leave a disk that gets the calls that `is_kept` says, and how
 /// many states there are: `most` at a moment.
 fn lost(is_kept: impl Fn(&Call) -> bool, is_first: bool, most: u32) -> (Vec<String>, usize) {
-    let (root, mut rng) = (tempfile::tempdir().unwrap(), ChaCha8Rng::seed_from_u64(7));
+    let (root, mut rng) = (with_run(), ChaCha8Rng::seed_from_u64(7));
     let (root, mut training) = (root.path(), Training::new());
-    fs::create_dir(root.join(RUN)).unwrap();
     training.step();
     if !is_first {
         training.save(root, Files::on(Trial::on(root))).unwrap();
@@ -479,7 +480,7 @@ fn a_disk_may_fail_at_any_call() {
         ErrorKind::CrossesDevices,
         ErrorKind::Other,
     ];
-    let root = tempfile::tempdir().unwrap();
+    let root = with_run();
     let (root, mut training) = (root.path(), Training::new());
     training.step();
     training.save(root, Files::on(Trial::on(root))).unwrap();
@@ -515,7 +516,7 @@ fn a_disk_may_fail_at_any_call() {
 
 #[test]
 fn a_call_that_a_signal_interrupts_is_made_again() {
-    let root = tempfile::tempdir().unwrap();
+    let root = with_run();
     let (root, mut training) = (root.path(), Training::new());
     for call in 0.. {
         training.step();

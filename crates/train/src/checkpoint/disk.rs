@@ -12,7 +12,6 @@ use std::{
 use crate::error::TrainError;
 
 pub(super) trait Disk: Debug + Send + Sync {
-    /// With all folders that it is in.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
 
     /// `write` writes the file.
@@ -38,7 +37,7 @@ pub(super) struct FileSystem;
 
 impl Disk for FileSystem {
     fn create_folder(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path)
+        fs::create_dir(path)
     }
 
     fn write(&self, _: &Path, write: Write<'_>) -> Result<(), TrainError> {
@@ -82,8 +81,13 @@ impl Files {
         Self(Arc::new(disk))
     }
 
+    /// Creates a folder, if there is none. The one around it must be there: a run's folder that somebody removed
+    /// does not come back.
     pub(super) fn create_folder(&self, path: &Path) -> Result<(), TrainError> {
-        again(|| self.0.create_folder(path)).map_err(TrainError::file(path))
+        match again(|| self.0.create_folder(path)) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            result => result.map_err(TrainError::file(path)),
+        }
     }
 
     pub(super) fn write(

@@ -223,6 +223,7 @@ impl Checkpoints {
         let partial = path.with_extension("partial");
         let files = &self.files;
         processes.first(|| {
+            files.create_folder(&self.folder)?;
             files.remove_folder(&partial)?;
             files.create_folder(&partial)
         })?;
@@ -280,6 +281,7 @@ impl Checkpoints {
 
     /// Copies all checkpoints of `other`, the newest first.
     pub(crate) fn copy(&self, other: &Self) -> Result<(), TrainError> {
+        self.files.create_folder(&self.folder)?;
         for checkpoint in other.list()?.into_iter().rev() {
             let path = self.folder.join(&checkpoint.name);
             let partial = path.with_extension("partial");

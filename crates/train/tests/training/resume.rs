@@ -511,6 +511,30 @@ fn a_checkpoint_that_cannot_be_made() {
     }
 }
 
+/// Somebody removes the folder of a run. It does not come back half empty.
+#[test]
+fn a_folder_that_is_removed_ends_the_training() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = RunFolder::create(&directory.path().join("run")).unwrap();
+    let at = folder.file("");
+    let removed = at.clone();
+    let data = tapped(usual_data(), move |_| {
+        let at = at.clone();
+        move |number, batch| {
+            if number == 5 {
+                let _ = fs::remove_dir_all(&at);
+            }
+            batch
+        }
+    });
+    let mut trainer = trainer(noisy(2), settings(OptimizerSetting::Adam, 1e-2, 2));
+    let error = train_silently(&mut trainer, &data, &folder).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("run.partial"), "{error}");
+    drop(folder);
+    assert!(!removed.exists());
+}
+
 /// A parameter that cannot be read stands for a lost device.
 #[test]
 fn a_lost_device_is_an_error_of_saving() {
