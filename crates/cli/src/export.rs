@@ -25,7 +25,7 @@ struct ExportFlags {
     /// Layout and names of the tensors [default: hub, for a decoder]
     #[arg(long, value_enum, value_name = "PROGRAM")]
     to: Option<Program>,
-    /// File to write, as safetensors; for the hub, a folder
+    /// File to write, as safetensors, or for Burn as burnpack (`.bpk`); for the hub, a folder
     #[arg(long, value_name = "PATH")]
     out: PathBuf,
     /// Add the adapter to the weights, and write a folder of the whole model

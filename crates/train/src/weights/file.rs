@@ -13,6 +13,7 @@ use burn::{
 use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::{
+    burnpack,
     fit::{Entries, Entry, Fit, convention, differs},
     format::{Convention, FileFormat},
     hub,
@@ -31,7 +32,7 @@ const UNKNOWN: &str = "nothing in it shows whether its layout is Burn's or PyTor
 /// Prefixes of all names: of `DataParallel`, and of `torch.compile`.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 
-/// The tensors of a file for a pipeline: safetensors, or a file of PyTorch's `torch.save`.
+/// The tensors of a file for a pipeline: safetensors, Burn's burnpack, or a file of PyTorch's `torch.save`.
 ///
 /// Opening a file reads its table of contents only. [`load_into`](Self::load_into) reads one tensor
 /// at a time, to its device, so that neither the file nor the model must fit into this machine's
@@ -79,8 +80,8 @@ pub struct Weights {
 type Names = Box<dyn Fn(&str) -> bool>;
 
 impl Weights {
-    /// Reads the table of contents of a file: safetensors, or PyTorch's `.pt`, `.pth` or `.bin`. The
-    /// content says which, not the name.
+    /// Reads the table of contents of a file: safetensors, Burn's `.bpk`, or PyTorch's `.pt`, `.pth` or
+    /// `.bin`. The content says which, not the name.
     ///
     /// A folder of the Hugging Face Hub has `model.safetensors`, or several files and
     /// `model.safetensors.index.json`; an adapter of PEFT has `adapter_model.safetensors`.
@@ -375,6 +376,7 @@ fn contents(path: &Path) -> Result<(Vec<burn_pack::Tensor>, FileMetadata), Train
     }
     match FileFormat::of(path)? {
         FileFormat::Safetensors => tensor_file::open(path),
+        FileFormat::Burnpack => burnpack::open(path),
         FileFormat::PyTorch(container) => {
             let format = (FORMAT.to_owned(), PYTORCH.to_owned());
             Ok((

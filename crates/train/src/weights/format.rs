@@ -2,6 +2,7 @@
 
 use std::{fs::File, io::Read, path::Path};
 
+use burn::store::burn_pack::MAGIC_NUMBER;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -10,10 +11,13 @@ use crate::error::TrainError;
 const ZIP: &[u8] = b"PK\x03\x04";
 /// The number at the start of files of PyTorch before 1.6, in a pickle.
 const LEGACY: &[u8] = b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+/// The first bytes of a file of Burn.
+const BURNPACK: [u8; 4] = MAGIC_NUMBER.to_le_bytes();
 const BYTES: u64 = 32;
 
 pub(super) enum FileFormat {
     Safetensors,
+    Burnpack,
     PyTorch(Container),
 }
 
@@ -34,11 +38,13 @@ impl FileFormat {
             Ok(Self::PyTorch(Container::Zip))
         } else if bytes.windows(LEGACY.len()).any(|window| window == LEGACY) {
             Ok(Self::PyTorch(Container::Legacy))
+        } else if bytes.starts_with(&BURNPACK) {
+            Ok(Self::Burnpack)
         } else if bytes.get(8) == Some(&b'{') {
             // After the length of the header.
             Ok(Self::Safetensors)
         } else {
-            let reason = "neither safetensors nor a file of PyTorch's torch.save";
+            let reason = "neither safetensors nor burnpack nor a file of PyTorch's torch.save";
             Err(TrainError::format(path, reason))
         }
     }

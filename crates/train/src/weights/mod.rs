@@ -2,6 +2,7 @@
 
 mod adapt;
 mod base;
+mod burnpack;
 mod export;
 mod file;
 mod fit;

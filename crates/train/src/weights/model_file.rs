@@ -1,4 +1,4 @@
-//! Models in files: safetensors, named by layer.
+//! Models in files, named by layer.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,8 @@ pub fn load_model<L: Layer>(pipeline: &mut Pipeline<L>, path: &Path) -> Result<(
     Base::default().load_into(pipeline, path)
 }
 
-/// Saves a pipeline's parameters and statistics as safetensors, named by layer: `layers.3.…`.
+/// Saves a pipeline's parameters and statistics, named by layer: `layers.3.…`. A file whose name ends in `.bpk`
+/// is Burn's burnpack, others are safetensors.
 ///
 /// Reads one tensor at a time from its device, so that the model may be larger than this machine's
 /// memory. In several processes, all call this, and the first one writes the file.

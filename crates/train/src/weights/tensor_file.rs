@@ -21,6 +21,7 @@ use burn::{
 use safetensors::{Dtype, SafeTensorError, tensor::Metadata};
 use stovepipe_pipeline::caught;
 
+use super::burnpack;
 use crate::error::TrainError;
 
 /// Keys and values of a file's metadata.
@@ -35,12 +36,15 @@ pub(crate) const BASE: &str = "base-sha256";
 /// The largest header that the format allows, in bytes.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// Writes tensors, one at a time.
+/// Writes tensors, one at a time: as safetensors, if the name does not say otherwise.
 pub(crate) fn write(
     path: &Path,
     tensors: Vec<burn_pack::Tensor>,
     metadata: Option<(&str, &str)>,
 ) -> Result<(), TrainError> {
+    if burnpack::is_named(path) {
+        return burnpack::write(path, tensors, metadata);
+    }
     let failed = RefCell::new(None);
     let views = tensors.iter().map(|tensor| {
         let dtype = dtype_of(tensor.dtype)?;

@@ -44,9 +44,12 @@ fn pickle(path: &Path, pickle: &[u8]) {
     torch::archive(path, &entries, CompressionMethod::Stored);
 }
 
-/// The two kinds of file, whole.
-fn files() -> [Vec<u8>; 2] {
+/// The three kinds of file, whole.
+fn files() -> [Vec<u8>; 3] {
     let (_folder, path) = folder();
+    let of_burn = path.with_extension("bpk");
+    save_model(&pipeline(layers(), 1), of_burn.clone()).unwrap();
+    let burnpack = fs::read(&of_burn).unwrap();
     save_model(&pipeline(layers(), 1), path.clone()).unwrap();
     let safetensors = fs::read(&path).unwrap();
     let norm = |name: &'static str| (name, &[2_usize][..], vec![0.5; 2]);
@@ -64,7 +67,7 @@ fn files() -> [Vec<u8>; 2] {
     ];
     torch::save(&path, &tensors);
     load(&path, layers()).unwrap();
-    [safetensors, fs::read(&path).unwrap()]
+    [safetensors, fs::read(&path).unwrap(), burnpack]
 }
 
 #[test]
@@ -191,10 +194,10 @@ proptest! {
     #[test]
     fn changed_bytes_do_no_harm(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
-        is_pytorch: bool,
+        kind in 0_usize..3,
     ) {
         let (_folder, path) = folder();
-        let mut file = files()[usize::from(is_pytorch)].clone();
+        let mut file = files()[kind].clone();
         for (place, byte) in changes {
             let place = place.index(file.len());
             file[place] = byte;

@@ -10,14 +10,14 @@ use std::{collections::BTreeMap, path::Path};
 
 use burn::{
     module::Module,
-    store::{KeyRemapper, ModuleSnapshot, bridge},
+    store::{BurnpackStore, KeyRemapper, ModuleSnapshot, bridge},
 };
 use dense::{Dense, pipeline};
 use safetensors::{Dtype, tensor::TensorView};
 use stovepipe_pipeline::Pipeline;
 use stovepipe_train::{
     TrainError, Weights, save_model,
-    weights::{Convention, OtherTensors},
+    weights::{Convention, OtherTensors, save_for_pytorch},
 };
 use tempfile::{TempDir, tempdir};
 
@@ -165,6 +165,39 @@ fn what_a_pipeline_saves_says_that_it_is_burns() {
     // Equal models are equal files.
     let first = std::fs::read(&path).unwrap();
     save_model(&loaded, path.clone()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), first);
+}
+
+/// Burn reads what a pipeline saves, and a pipeline what Burn saves, whose square weights are not turned.
+#[test]
+fn files_of_burn_go_both_ways() {
+    #[derive(Module, Debug)]
+    struct Plain {
+        layers: Vec<Dense>,
+    }
+    let (_folder, path) = folder();
+    let path = path.with_extension("bpk");
+    let layers = || vec![Dense::normed(2, 2), Dense::new(2, 2), Dense::new(2, 3)];
+    let original = pipeline(layers(), 2);
+    save_model(&original, path.clone()).unwrap();
+    let mut plain = Plain { layers: layers() };
+    let mut store = BurnpackStore::from_file(&path);
+    let loaded = plain.load_from(&mut store).unwrap();
+    assert_eq!((loaded.missing.len(), loaded.unused.len()), (0, 0));
+    let by_burn = pipeline(plain.layers.clone(), 1);
+    assert_eq!(numbers(&by_burn), numbers(&original));
+
+    let error = save_for_pytorch(&original, &path, |_| {}).unwrap_err();
+    assert!(error.to_string().contains("another name"), "{error}");
+    let first = std::fs::read(&path).unwrap();
+    plain
+        .save_into(&mut BurnpackStore::from_file(&path).overwrite(true))
+        .unwrap();
+    assert_ne!(std::fs::read(&path).unwrap(), first); // Burn's has its numbers of parameters
+    let again = load(&path, layers()).unwrap();
+    assert_eq!(numbers(&again), numbers(&original));
+    // Equal models are equal files.
+    save_model(&again, path.clone()).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), first);
 }
 
