@@ -21,7 +21,7 @@ fn run(bench: &str, folder: &Path, flags: &[&str]) -> Output {
     });
     command.arg(bench.replace('_', "-"));
     command.args(["--quick", "--out"]).arg(folder).args(flags);
-    if bench == "saving" {
+    if ["saving", "long_run"].contains(&bench) {
         command.arg("--disk").arg(folder);
     }
     command.output().unwrap()
@@ -96,6 +96,18 @@ fn saving() {
     for key in ["parameters", "mebibytes", "step_ms"] {
         assert!(all_positive(rows, key), "{key}");
     }
+}
+
+/// Ten legs, after each of which the training resumes; nothing is left open.
+#[test]
+fn long_run() {
+    let results = results("long_run");
+    let legs = rows(&results, "legs");
+    assert_eq!(legs.len(), 11);
+    for key in ["steps", "mebibytes", "files", "threads", "step_ms"] {
+        assert!(all_positive(legs, key), "{key}");
+    }
+    assert_eq!(legs[10]["steps"], 396);
 }
 
 #[test]

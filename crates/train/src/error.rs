@@ -281,6 +281,9 @@ pub enum TrainError {
         .0.display()
     )]
     RunKilled(PathBuf),
+    /// Somebody removed the folder of a run, or its lock, while it was training.
+    #[error("{}: the folder of the run, or the lock in it, was removed: the training ends", .0.display())]
+    FolderGone(PathBuf),
     /// A checkpoint cannot be written, and the settings say to stop then.
     #[error("the checkpoint cannot be written, the previous one is unchanged: {0}")]
     NotSaved(#[source] Box<Self>),

@@ -2,8 +2,9 @@
 //!
 //! A save is recorded, call by call. Until a file is synced, the disk may have nothing of it, a part, or a part and
 //! zeros; until a folder is synced, it may have any of the names that were made, moved or removed there, in any
-//! order. Each state in which that can leave a disk is made, and must hold a checkpoint that is whole: the one
-//! before or the new one, and the new one if the save had returned.
+//! order. States in which that can leave a disk are made, after each call all of them or, if they are many, some at
+//! random. Each must hold a checkpoint that is whole: the one before or the new one, and the new one if the save had
+//! returned.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,6 +35,12 @@ use crate::{
 };
 
 const RUN: &str = "run";
+/// The newest alone.
+const KEEP: Keep<'_> = Keep {
+    last: 1,
+    best: 0,
+    by: None,
+};
 
 #[derive(Clone, Debug, PartialEq)]
 enum Call {
@@ -43,6 +50,20 @@ enum Call {
     RemoveFolder(PathBuf),
     SyncFile(PathBuf),
     SyncFolder(PathBuf),
+}
+
+impl Call {
+    /// The file that an error is to name.
+    fn path(&self) -> &Path {
+        match self {
+            Self::CreateFolder(path)
+            | Self::Write(path, _)
+            | Self::Rename(_, path)
+            | Self::RemoveFolder(path)
+            | Self::SyncFile(path)
+            | Self::SyncFolder(path) => path,
+        }
+    }
 }
 
 /// Notes each call, and lets one fail. It does not wait for the disk. Clones share their notes.
@@ -168,12 +189,7 @@ impl Training {
             accumulator: &mut self.accumulator,
             base: &Base::default(),
         };
-        let keep = Keep {
-            last: 1,
-            best: 0,
-            by: None,
-        };
-        checkpoints(root, files).save(&contents, &self.state, keep)
+        checkpoints(root, files).save(&contents, &self.state, KEEP)
     }
 }
 
@@ -315,11 +331,11 @@ impl Model {
             Call::SyncFolder(path) => {
                 let folder = self.node(path).unwrap();
                 let is_of = |changes: &Vec<Change>| changes.iter().any(|change| change.0 == folder);
-                let (done, pending) = std::mem::take(&mut self.pending)
+                let (done, pending): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
                     .into_iter()
                     .partition(is_of);
                 self.pending = pending;
-                for changes in Vec::<_>::from(done) {
+                for changes in done {
                     apply(&mut self.kept, &changes);
                 }
             }
@@ -402,72 +418,151 @@ fn made(tree: &Tree) -> tempfile::TempDir {
     root
 }
 
-/// What is lost in the states in which a save may leave a disk that gets the calls that `is_kept` says, and how
-/// many states there are: `most` at a moment.
-fn lost(is_kept: impl Fn(&Call) -> bool, is_first: bool, most: u32) -> (Vec<String>, usize) {
-    let (root, mut rng) = (with_run(), ChaCha8Rng::seed_from_u64(7));
-    let (root, mut training) = (root.path(), Training::new());
-    training.step();
-    if !is_first {
-        training.save(root, Files::on(Trial::on(root))).unwrap();
-        training.step();
-    }
-    let before = newest(root).unwrap().0;
-    let mut model = Model::of(root);
-    let trial = Trial::on(root);
-    training.save(root, Files::on(trial.clone())).unwrap();
-    let after = newest(root).unwrap().0;
-    assert!(after.is_some() && after != before);
+/// A save after a save, or the first one.
+struct Save<'a> {
+    is_first: bool,
+    /// The call that finds the disk full: room is made, and the save made again.
+    full: Option<usize>,
+    /// Which calls the disk gets.
+    is_kept: &'a dyn Fn(&Call) -> bool,
+    /// States at a moment.
+    most: u32,
+}
 
-    let (mut faults, mut seen) = (Vec::new(), BTreeSet::new());
-    let calls: Vec<_> = trial.calls().into_iter().filter(is_kept).collect();
-    for number in 0..=calls.len() {
-        if let Some(call) = number.checked_sub(1) {
-            model.call(&calls[call]);
-        }
-        let is_over = number == calls.len();
-        for tree in model.states(most, &mut rng) {
-            if !seen.insert((is_over, tree.clone())) {
-                continue;
-            }
-            let disk = made(&tree);
-            let found = newest(disk.path());
-            let whole = |found: &Option<String>| *found == after || (!is_over && *found == before);
-            if !matches!(&found, Ok((found, 0)) if whole(found)) {
-                faults.push(format!(
-                    "after {number} of {} calls: {found:?}",
-                    calls.len()
-                ));
-                continue;
-            }
-            // The next save goes on from there.
-            if seen.len() % 16 == 0 {
-                training
-                    .save(disk.path(), Files::on(Trial::on(disk.path())))
-                    .unwrap();
-                assert_eq!(newest(disk.path()).unwrap(), (after.clone(), 0));
-            }
+impl Default for Save<'_> {
+    fn default() -> Self {
+        Self {
+            is_first: false,
+            full: None,
+            is_kept: &|_| true,
+            most: 400,
         }
     }
-    (faults, seen.len())
+}
+
+/// What was found in the states in which a save may leave a disk.
+struct Found {
+    lost: Vec<String>,
+    states: usize,
+    calls: usize,
+}
+
+impl Save<'_> {
+    fn tried(&self) -> Found {
+        let (root, mut rng) = (with_run(), ChaCha8Rng::seed_from_u64(7));
+        let (root, mut training) = (root.path(), Training::new());
+        training.step();
+        if !self.is_first {
+            training.save(root, Files::on(Trial::on(root))).unwrap();
+            training.step();
+        }
+        let before = newest(root).unwrap().0;
+        let mut model = Model::of(root);
+        let mut trial = Trial::on(root);
+        trial.fails = self.full.map(|call| (call, ErrorKind::StorageFull));
+        let files = Files::on(trial.clone());
+        if training.save(root, files.clone()).is_err() {
+            checkpoints(root, files.clone())
+                .remove_oldest(KEEP)
+                .unwrap();
+            training.save(root, files).unwrap();
+        }
+        let after = newest(root).unwrap().0;
+        assert!(after.is_some() && after != before);
+
+        let (mut lost, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut calls = trial.calls();
+        let all = calls.len();
+        if let Some(failed) = self.full.filter(|&failed| failed < all) {
+            match &mut calls[failed] {
+                Call::Write(_, content) => content.truncate(content.len() / 2),
+                _ => drop(calls.remove(failed)),
+            }
+        }
+        calls.retain(self.is_kept);
+        for number in 0..=calls.len() {
+            if let Some(call) = number.checked_sub(1) {
+                model.call(&calls[call]);
+            }
+            let is_over = number == calls.len();
+            for tree in model.states(self.most, &mut rng) {
+                if !seen.insert((is_over, tree.clone())) {
+                    continue;
+                }
+                let disk = made(&tree);
+                let found = newest(disk.path());
+                let is_whole =
+                    |found: &Option<String>| *found == after || (!is_over && *found == before);
+                if !matches!(&found, Ok((found, 0)) if is_whole(found)) {
+                    lost.push(format!(
+                        "after {number} of {} calls: {found:?}",
+                        calls.len()
+                    ));
+                    continue;
+                }
+                // The next save goes on from there, and leaves nothing else.
+                if seen.len() % 16 == 0 {
+                    let files = Files::on(Trial::on(disk.path()));
+                    training.save(disk.path(), files).unwrap();
+                    assert_eq!(newest(disk.path()).unwrap(), (after.clone(), 0));
+                    let folder = disk.path().join(RUN).join("checkpoints");
+                    assert_eq!(sums::paths(&folder).unwrap().len(), 1);
+                }
+            }
+        }
+        Found {
+            lost,
+            states: seen.len(),
+            calls: all,
+        }
+    }
 }
 
 #[test]
 fn a_machine_may_stop_at_any_moment() {
     for is_first in [false, true] {
-        let (faults, states) = lost(|_| true, is_first, 400);
-        assert_eq!(faults, [""; 0]);
-        assert!(states > 200, "{states}");
+        let save = Save {
+            is_first,
+            ..Save::default()
+        };
+        let found = save.tried();
+        assert_eq!(found.lost, [""; 0]);
+        assert!(found.states > 200, "{}", found.states);
+    }
+}
+
+#[test]
+fn a_machine_may_stop_while_room_is_made() {
+    for call in 0.. {
+        let save = Save {
+            full: Some(call),
+            most: 12,
+            ..Save::default()
+        };
+        let found = save.tried();
+        assert_eq!(found.lost, [""; 0], "call {call}");
+        if found.calls <= call {
+            assert!(call > 15, "{call}");
+            break;
+        }
     }
 }
 
 /// Without them, the states above have some where a checkpoint is lost.
 #[test]
 fn every_kind_of_sync_is_needed() {
-    let (faults, _) = lost(|call| !matches!(call, Call::SyncFile(_)), false, 50);
-    assert!(!faults.is_empty());
-    let (faults, _) = lost(|call| !matches!(call, Call::SyncFolder(_)), false, 50);
-    assert!(!faults.is_empty());
+    let kinds: [&dyn Fn(&Call) -> bool; 2] =
+        [&|call| !matches!(call, Call::SyncFile(_)), &|call| {
+            !matches!(call, Call::SyncFolder(_))
+        }];
+    for is_kept in kinds {
+        let save = Save {
+            is_kept,
+            most: 50,
+            ..Save::default()
+        };
+        assert!(!save.tried().lost.is_empty());
+    }
 }
 
 /// The error names the file and the reason, no checkpoint is lost, and the next save works.
@@ -476,9 +571,8 @@ fn a_disk_may_fail_at_any_call() {
     let kinds = [
         ErrorKind::StorageFull,
         ErrorKind::PermissionDenied,
-        ErrorKind::ReadOnlyFilesystem,
-        ErrorKind::CrossesDevices,
-        ErrorKind::Other,
+        ErrorKind::NotFound,
+        ErrorKind::AlreadyExists,
     ];
     let root = with_run();
     let (root, mut training) = (root.path(), Training::new());
@@ -491,22 +585,33 @@ fn a_disk_may_fail_at_any_call() {
             let mut trial = Trial::on(root);
             trial.fails = Some((call, kind));
             let saved = training.save(root, Files::on(trial.clone()));
-            if trial.calls().len() <= call {
+            let calls = trial.calls();
+            let Some(failed) = calls.get(call) else {
                 saved.unwrap();
                 assert!(call > 15, "{call}");
                 before = newest(root).unwrap().0;
                 break;
+            };
+            let now = newest(root).unwrap();
+            match (&saved, failed, kind) {
+                (Ok(()), Call::RemoveFolder(_), ErrorKind::NotFound)
+                | (Ok(()), Call::CreateFolder(_), ErrorKind::AlreadyExists) => {}
+                (Err(error), ..) => {
+                    fails += 1;
+                    let error = error.to_string();
+                    let path: PathBuf = root.join(failed.path()).components().collect();
+                    for part in [path.display().to_string(), kind.to_string()] {
+                        assert!(error.contains(&part), "{error}: {failed:?}");
+                    }
+                }
+                _ => panic!("{failed:?}: {kind}"),
             }
-            fails += 1;
-            let error = saved.unwrap_err().to_string();
-            assert!(error.contains(root.to_str().unwrap()), "{error}");
-            let (now, damaged) = newest(root).unwrap();
-            assert!(now.is_some() && damaged == 0, "{error}");
+            assert!(now.0.is_some() && now.1 == 0, "{failed:?}");
             training.save(root, Files::on(Trial::on(root))).unwrap();
             let after = newest(root).unwrap().0;
             assert!(
-                after != before && (now == before || now == after),
-                "{error}"
+                after != before && [&before, &after].contains(&&now.0),
+                "{failed:?}"
             );
             before = after;
         }

@@ -216,39 +216,45 @@ impl Checkpoints {
         keep: Keep<'_>,
     ) -> Result<(), TrainError> {
         let processes = contents.processes();
-        let path = self.folder.join(state.name());
-        if processes.of_first(path.exists())? {
-            return Ok(());
-        }
+        let (path, files) = (self.folder.join(state.name()), &self.files);
         let partial = path.with_extension("partial");
-        let files = &self.files;
-        processes.first(|| {
-            files.create_folder(&self.folder)?;
-            files.remove_folder(&partial)?;
-            files.create_folder(&partial)
-        })?;
-        let written = contents
-            .save(&partial, files)
-            .and_then(|()| processes.first(|| seal(&partial, state, files)));
-        if written.is_err() && processes.is_first() {
-            // Do not waste space on an incomplete one.
-            let _ = fs::remove_dir_all(&partial);
-        }
-        written?;
-        let placed = processes.first(|| {
-            files.rename(&partial, &path)?;
-            // The folders of the checkpoints, of the run, and of all runs may be new.
-            for folder in self.folder.ancestors().take(3) {
-                files.sync_folder(folder)?;
+        let is_new = !processes.of_first(path.exists())?;
+        if is_new {
+            processes.first(|| {
+                files.create_folder(&self.folder)?;
+                files.remove_folder(&partial)?;
+                files.create_folder(&partial)
+            })?;
+            let written = contents
+                .save(&partial, files)
+                .and_then(|()| processes.first(|| seal(&partial, state, files)));
+            if written.is_err() && processes.is_first() {
+                // Do not waste space on an incomplete one.
+                let _ = files.remove_folder(&partial);
             }
+            written?;
+        }
+        let placed = processes.first(|| {
+            if is_new {
+                files.rename(&partial, &path)?;
+            }
+            self.sync()?;
             self.prune(keep)
         });
         placed.map(drop)
     }
 
+    /// Sees that the names of all checkpoints are on the disk.
+    fn sync(&self) -> Result<(), TrainError> {
+        // The folders of the checkpoints, of the run, and of all runs may be new.
+        let mut folders = self.folder.ancestors().take(3);
+        folders.try_for_each(|folder| self.files.sync_folder(folder))
+    }
+
     fn prune(&self, keep: Keep<'_>) -> Result<(), TrainError> {
         let old = self.older_than(keep.last, keep)?;
-        old.iter().try_for_each(|own| self.remove(own))
+        old.iter()
+            .try_for_each(|own| self.files.remove_folder(&own.path))
     }
 
     /// Removes the oldest that is neither the newest nor among the best, and returns its name.
@@ -256,17 +262,10 @@ impl Checkpoints {
         let Some(oldest) = self.older_than(1, keep)?.into_iter().next() else {
             return Ok(None);
         };
-        self.remove(&oldest)?;
+        // The newest one may have its name since a moment ago.
+        self.sync()?;
+        self.files.remove_folder(&oldest.path)?;
         Ok(Some(oldest.name))
-    }
-
-    /// One that is half removed has another name.
-    fn remove(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
-        let partial = checkpoint.path.with_extension("partial");
-        self.files.remove_folder(&partial)?;
-        self.files.rename(&checkpoint.path, &partial)?;
-        self.files.sync_folder(&self.folder)?;
-        self.files.remove_folder(&partial)
     }
 
     /// Those before the `last` that are not among the best, the oldest first.
@@ -290,9 +289,10 @@ impl Checkpoints {
             for file in sums::paths(&checkpoint.path)? {
                 link(&file, &partial.join(file.file_name().unwrap_or_default()))?;
             }
+            self.files.sync_folder(&partial)?;
             self.files.rename(&partial, &path)?;
         }
-        Ok(())
+        self.sync()
     }
 }
 

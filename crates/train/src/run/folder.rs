@@ -252,6 +252,16 @@ impl RunFolder {
         self.has_locks
     }
 
+    /// Checks that nobody has removed or replaced the folder.
+    pub(super) fn check(&self) -> Result<(), TrainError> {
+        match &self.lock {
+            Some(lock) if !is_at(lock, &self.file(LOCK)) => {
+                Err(TrainError::FolderGone(self.partial.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The folder's final path.
     #[must_use]
     pub fn path(&self) -> &Path {

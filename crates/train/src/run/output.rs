@@ -44,6 +44,7 @@ impl<L: Layer, O> Trainer<L, O> {
         let (task, settings) = (self.task.primary().cloned(), self.settings.clone());
         let keep = keep(task.as_ref(), &settings);
         let (checkpoints, processes) = (folder.checkpoints(), self.processes.clone());
+        processes.first(|| folder.check())?;
         let contents = self.contents();
         let saved = with_room(
             (&processes, folder),

@@ -382,7 +382,7 @@ impl<L: Layer, O> Trainer<L, O> {
         if !folder.has_locks() {
             let at = folder.file("");
             progress.say(&format!(
-                "warning: {} has no locks: see that no other program trains there",
+                "warning: the file system of {} has no locks: make sure that no other program trains there",
                 at.display()
             ));
         }

@@ -45,7 +45,7 @@ fn pickle(path: &Path, pickle: &[u8]) {
 }
 
 /// The three kinds of file, whole.
-fn files() -> [Vec<u8>; 3] {
+static FILES: LazyLock<[Vec<u8>; 3]> = LazyLock::new(|| {
     let (_folder, path) = folder();
     let of_burn = path.with_extension("bpk");
     save_model(&pipeline(layers(), 1), of_burn.clone()).unwrap();
@@ -68,12 +68,12 @@ fn files() -> [Vec<u8>; 3] {
     torch::save(&path, &tensors);
     load(&path, layers()).unwrap();
     [safetensors, fs::read(&path).unwrap(), burnpack]
-}
+});
 
 #[test]
 fn a_file_cut_off_anywhere_is_refused() {
     let (_folder, path) = folder();
-    for file in files() {
+    for file in FILES.iter() {
         let ends = file.len() - 30..file.len();
         for length in (0..file.len()).step_by(5).chain(ends) {
             fs::write(&path, &file[..length]).unwrap();
@@ -85,7 +85,7 @@ fn a_file_cut_off_anywhere_is_refused() {
 #[test]
 fn a_number_that_has_changed_in_a_pytorch_file_is_named() {
     let (_folder, path) = folder();
-    let mut file = files()[1].clone();
+    let mut file = FILES[1].clone();
     let ones = [1.0_f32.to_le_bytes(); 6].concat();
     let place = file.windows(ones.len()).position(|window| window == ones);
     file[place.unwrap()] ^= 1;
@@ -197,7 +197,7 @@ proptest! {
         kind in 0_usize..3,
     ) {
         let (_folder, path) = folder();
-        let mut file = files()[kind].clone();
+        let mut file = FILES[kind].clone();
         for (place, byte) in changes {
             let place = place.index(file.len());
             file[place] = byte;

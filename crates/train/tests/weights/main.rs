@@ -199,6 +199,15 @@ fn files_of_burn_go_both_ways() {
     // Equal models are equal files.
     save_model(&again, path.clone()).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), first);
+
+    // A file that is cut off or removed since it was opened.
+    let weights = Weights::open(&path).unwrap();
+    std::fs::write(&path, &first[..first.len() - 1]).unwrap();
+    let error = weights.load_into(&mut pipeline(layers(), 1)).unwrap_err();
+    assert!(error.to_string().contains("has changed since"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    let error = weights.load_into(&mut pipeline(layers(), 1)).unwrap_err();
+    assert!(error.to_string().contains("weights.bpk"), "{error}");
 }
 
 #[test]
