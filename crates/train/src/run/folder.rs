@@ -8,7 +8,7 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{self, ErrorKind, Write},
+    io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -432,25 +432,38 @@ impl RunFolder {
         if self.is_elsewhere {
             return Ok(0);
         }
-        let text = match fs::read(&file) {
+        let lines = match File::open(&file) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
-            text => text.map_err(TrainError::file(&file))?,
+            opened => BufReader::new(opened.map_err(TrainError::file(&file))?),
         };
-        let (mut kept, mut damaged) = (Vec::new(), 0);
-        for line in text.split_inclusive(|&byte| byte == b'\n') {
-            match serde_json::from_slice(line) {
-                Ok(value) if is_kept(&value) => {
-                    kept.extend_from_slice(line.trim_ascii_end());
-                    kept.push(b'\n');
+        let beside = self.file(&format!("{name}.new"));
+        // A long training has many lines: one at a time.
+        let copy = |mut lines: BufReader<File>| {
+            let mut kept = BufWriter::new(File::create(&beside)?);
+            let (mut line, mut damaged, mut is_same) = (Vec::new(), 0, true);
+            while lines.read_until(b'\n', &mut line)? > 0 {
+                let value = serde_json::from_slice(&line);
+                damaged += usize::from(value.is_err());
+                match value.is_ok_and(|value| is_kept(&value)) {
+                    true => {
+                        let content = line.trim_ascii_end();
+                        is_same &= content.len() + 1 == line.len();
+                        kept.write_all(content)?;
+                        kept.write_all(b"\n")?;
+                    }
+                    false => is_same = false,
                 }
-                Ok(_) => {}
-                Err(_) => damaged += 1,
+                line.clear();
             }
-        }
-        if kept != text {
-            self.write(name, &kept)?;
-        }
-        Ok(damaged)
+            if !is_same {
+                kept.into_inner()?.sync_all()?;
+                fs::rename(&beside, &file)?;
+            }
+            Ok(damaged)
+        };
+        let copied = copy(lines).map_err(TrainError::file(&file));
+        let _ = fs::remove_file(&beside);
+        copied
     }
 }
 
