@@ -10,9 +10,8 @@ use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::{
     file::Weights,
-    format::Convention,
+    format::{BASE, BURN, Convention, FORMAT},
     places::places,
-    tensor_file::{BASE, BURN, FORMAT},
     together::write_together,
 };
 use crate::{error::TrainError, processes::Processes};

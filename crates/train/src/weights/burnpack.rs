@@ -11,7 +11,7 @@ use burn::{
 };
 use stovepipe_pipeline::caught;
 
-use super::tensor_file::{BURN, FORMAT, FileMetadata, PYTORCH};
+use super::format::{BURN, FORMAT, FileMetadata, PYTORCH};
 use crate::error::TrainError;
 
 /// Whether a file of this name is to be one.

@@ -12,7 +12,8 @@ use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::{
     fit::COUNT,
-    tensor_file::{self, FORMAT, PYTORCH, fetched},
+    format::{FORMAT, PYTORCH},
+    tensor_file::{self, fetched},
     together::write_together,
 };
 use crate::{error::TrainError, processes::Processes};

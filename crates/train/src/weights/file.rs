@@ -15,12 +15,11 @@ use stovepipe_pipeline::{Layer, Pipeline};
 use super::{
     burnpack,
     fit::{Entries, Entry, Fit, convention, differs},
-    format::{Convention, FileFormat},
+    format::{BASE, BURN, Convention, FORMAT, FileFormat, FileMetadata, PYTORCH},
     hub,
     other_tensors::OtherTensors,
     places::{impossible, places},
-    pytorch,
-    tensor_file::{self, BASE, BURN, FORMAT, FileMetadata, PYTORCH},
+    pytorch, tensor_file,
     tensor_sums::TensorSums,
     together::SharedTensors,
 };

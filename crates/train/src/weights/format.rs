@@ -1,11 +1,21 @@
 //! What a file of weights is: its format, by its first bytes, and its convention.
 
-use std::{fs::File, io::Read, path::Path};
+use std::{collections::HashMap, fs::File, io::Read, path::Path};
 
 use burn::store::burn_pack::MAGIC_NUMBER;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
+
+/// Keys and values of a file's metadata.
+pub(super) type FileMetadata = HashMap<String, String>;
+
+/// The key for a file's convention, and its values.
+pub(super) const FORMAT: &str = "format";
+pub(super) const BURN: &str = "burn";
+pub(super) const PYTORCH: &str = "pt";
+/// The key for the checksum of the weights that a file leaves out.
+pub(super) const BASE: &str = "base-sha256";
 
 /// The first bytes of a ZIP archive.
 const ZIP: &[u8] = b"PK\x03\x04";

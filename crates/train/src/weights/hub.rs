@@ -9,7 +9,7 @@ use std::{
 use burn::store::burn_pack;
 use serde::Deserialize;
 
-use super::tensor_file::{self, FileMetadata};
+use super::{format::FileMetadata, tensor_file};
 use crate::error::TrainError;
 
 /// The only file, and the index of several.

@@ -3,7 +3,6 @@
 use std::{
     borrow::Cow,
     cell::RefCell,
-    collections::HashMap,
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
     path::Path,
@@ -21,18 +20,9 @@ use burn::{
 use safetensors::{Dtype, SafeTensorError, tensor::Metadata};
 use stovepipe_pipeline::caught;
 
-use super::burnpack;
+use super::{burnpack, format::FileMetadata};
 use crate::error::TrainError;
 
-/// Keys and values of a file's metadata.
-pub(crate) type FileMetadata = HashMap<String, String>;
-
-/// The key for a file's convention, and its values.
-pub(crate) const FORMAT: &str = "format";
-pub(crate) const BURN: &str = "burn";
-pub(crate) const PYTORCH: &str = "pt";
-/// The key for the checksum of the weights that a file leaves out.
-pub(crate) const BASE: &str = "base-sha256";
 /// The largest header that the format allows, in bytes.
 const MOST_HEADER: u64 = 100_000_000;
 
