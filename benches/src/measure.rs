@@ -118,6 +118,16 @@ pub fn processor_seconds() -> f64 {
     fs::read_dir("/proc/self/task").map_or(f64::NAN, |tasks| sum(tasks) / 1e9)
 }
 
+/// A number of `/proc/self/status`; of memory, in KiB.
+pub fn process_status(name: &str) -> Result<u64, Failure> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let mut values = status.lines().filter_map(|line| line.split_once(':'));
+    let value = values.find(|(own, _)| *own == name);
+    let number = value.and_then(|(_, value)| value.split_whitespace().next());
+    let number = number.ok_or_else(|| format!("the system does not say {name}"))?;
+    Ok(number.parse()?)
+}
+
 /// The mean; 0 for none.
 pub fn mean(seconds: &[f64]) -> f64 {
     match seconds.len() {

@@ -2,7 +2,7 @@
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench finetune --python PATH`
 
-use std::{env, fs, io, process::Command};
+use std::{env, io, process::Command};
 
 use burn::{
     optim::AdamWConfig,
@@ -19,7 +19,7 @@ use stovepipe_benches::{
     arguments::Arguments,
     bench_progress::BenchProgress,
     line_process::LineProcess,
-    measure::{Seconds, Turn, TurnCost, compute_alone, take_turns, time},
+    measure::{Seconds, Turn, TurnCost, compute_alone, process_status, take_turns, time},
     report::{BenchReport, ReportTable, cell},
 };
 use stovepipe_chat::micro_batches;
@@ -337,10 +337,5 @@ fn peak(device: &Device) -> Result<u64, Failure> {
     if let Some(usage) = device.memory_pool_usage() {
         return Ok(usage.bytes_reserved / 1024);
     }
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    Ok(number
-        .ok_or("the system does not say how much memory is used")?
-        .parse()?)
+    process_status("VmHWM")
 }

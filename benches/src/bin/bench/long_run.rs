@@ -20,7 +20,7 @@ use stovepipe::train::{
 use stovepipe_benches::{
     Failure,
     bench_progress::BenchProgress,
-    measure::Seconds,
+    measure::{Seconds, process_status},
     report::{BenchReport, Cell, ReportTable, cell},
 };
 use stovepipe_transformer::LmConfig;
@@ -62,12 +62,6 @@ struct Look {
 
 impl Look {
     fn after(steps: usize) -> Result<Self, Failure> {
-        let status = fs::read_to_string("/proc/self/status")?;
-        let number = |name: &str| -> Result<u64, Failure> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let number = line.and_then(|line| line.split_whitespace().next());
-            Ok(number.ok_or("/proc/self/status has other lines")?.parse()?)
-        };
         // Others may just write a file.
         let mut files = usize::MAX;
         for _ in 0..5 {
@@ -77,9 +71,9 @@ impl Look {
         Ok(Self {
             steps,
             at: Instant::now(),
-            bytes: number("VmRSS:")? << 10,
+            bytes: process_status("VmRSS")? << 10,
             files,
-            threads: number("Threads:")? as usize,
+            threads: process_status("Threads")? as usize,
         })
     }
 

@@ -344,8 +344,8 @@ impl Model {
 
     /// What the disk may hold if the machine stops now: all there is, or so many at random.
     fn states(&self, most: u32, rng: &mut ChaCha8Rng) -> BTreeSet<Tree> {
-        let dirty: Vec<_> = self.contents.iter().filter(|(_, own)| !own.1).collect();
-        let dirty: Vec<_> = dirty.into_iter().map(|(node, _)| *node).collect();
+        let dirty = self.contents.iter().filter(|(_, own)| !own.1);
+        let dirty: Vec<_> = dirty.map(|(node, _)| *node).collect();
         let bits = self.pending.len() + 2 * dirty.len();
         let all = 1_u32.checked_shl(bits as u32).filter(|&all| all <= most);
         let one = |choice: &mut dyn FnMut(usize) -> u32| {

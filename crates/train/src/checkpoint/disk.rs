@@ -87,8 +87,8 @@ impl Files {
         Self(Arc::new(disk))
     }
 
-    /// Creates a folder, if there is none. The one around it must be there: a run's folder that somebody removed
-    /// does not come back.
+    /// Creates a folder, if there is none. Its parent must exist, so that a run's folder that somebody removed is
+    /// not created again.
     pub(super) fn create_folder(&self, path: &Path) -> Result<(), TrainError> {
         match again(|| self.0.create_folder(path)) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),

@@ -283,12 +283,21 @@ impl RunFolder {
         if self.is_elsewhere {
             return Ok(());
         }
-        let file = self.file(name);
-        // Renaming keeps the file either unchanged or complete, whenever the program is killed.
-        let beside = self.file(&format!("{name}.new"));
-        let written = File::create(&beside).and_then(|mut new| {
-            new.write_all(content)?;
-            new.sync_all()?;
+        self.replace(name, |new| new.write_all(content))
+    }
+
+    /// Replaces a file by what `write` writes. Renaming keeps the file either unchanged or complete, whenever the
+    /// program is killed.
+    fn replace(
+        &self,
+        name: &str,
+        write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    ) -> Result<(), TrainError> {
+        let (file, beside) = (self.file(name), self.file(&format!("{name}.new")));
+        let written = File::create(&beside).and_then(|new| {
+            let mut new = BufWriter::new(new);
+            write(&mut new)?;
+            new.into_inner()?.sync_all()?;
             fs::rename(&beside, &file)
         });
         if written.is_err() {
@@ -432,39 +441,42 @@ impl RunFolder {
         if self.is_elsewhere {
             return Ok(0);
         }
-        let lines = match File::open(&file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
-            opened => BufReader::new(opened.map_err(TrainError::file(&file))?),
-        };
-        let beside = self.file(&format!("{name}.new"));
-        // A long training has many lines: one at a time.
-        let copy = |mut lines: BufReader<File>| {
-            let mut kept = BufWriter::new(File::create(&beside)?);
-            let (mut line, mut damaged, mut is_same) = (Vec::new(), 0, true);
-            while lines.read_until(b'\n', &mut line)? > 0 {
-                let value = serde_json::from_slice(&line);
-                damaged += usize::from(value.is_err());
-                match value.is_ok_and(|value| is_kept(&value)) {
-                    true => {
-                        let content = line.trim_ascii_end();
-                        is_same &= content.len() + 1 == line.len();
-                        kept.write_all(content)?;
-                        kept.write_all(b"\n")?;
-                    }
-                    false => is_same = false,
-                }
-                line.clear();
+        // A long training has many lines: one at a time. Only a file that changes is written.
+        match kept_lines(&file, &is_kept, &mut io::sink()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(TrainError::file(&file)(error)),
+            Ok((damaged, true)) => Ok(damaged),
+            Ok((damaged, false)) => {
+                self.replace(name, |new| kept_lines(&file, &is_kept, new).map(drop))?;
+                Ok(damaged)
             }
-            if !is_same {
-                kept.into_inner()?.sync_all()?;
-                fs::rename(&beside, &file)?;
-            }
-            Ok(damaged)
-        };
-        let copied = copy(lines).map_err(TrainError::file(&file));
-        let _ = fs::remove_file(&beside);
-        copied
+        }
     }
+}
+
+/// Writes those lines of a file of JSON that are to be kept. Returns how many were no JSON, and whether all of the
+/// file was kept.
+fn kept_lines(
+    file: &Path,
+    is_kept: impl Fn(&Value) -> bool,
+    kept: &mut impl Write,
+) -> io::Result<(usize, bool)> {
+    let mut lines = BufReader::new(File::open(file)?);
+    let (mut line, mut damaged, mut is_same) = (Vec::new(), 0, true);
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        let value = serde_json::from_slice(&line);
+        damaged += usize::from(value.is_err());
+        if value.is_ok_and(|value| is_kept(&value)) {
+            let content = line.trim_ascii_end();
+            is_same &= content.len() + 1 == line.len();
+            kept.write_all(content)?;
+            kept.write_all(b"\n")?;
+        } else {
+            is_same = false;
+        }
+        line.clear();
+    }
+    Ok((damaged, is_same))
 }
 
 impl Drop for RunFolder {
