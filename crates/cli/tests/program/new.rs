@@ -63,7 +63,15 @@ fn a_new_project_trains() {
     // <target>/release/deps/<this program>
     let own = env::current_exe().unwrap();
     let target: PathBuf = own.ancestors().nth(3).unwrap().to_owned();
-    let flags = format!("--release --offline --target-dir {}", target.display());
+    let feature = if cfg!(feature = "wgpu") {
+        " --features wgpu"
+    } else {
+        ""
+    };
+    let flags = format!(
+        "--release --offline{feature} --target-dir {}",
+        target.display()
+    );
     let tested = succeeds(cargo(&here, &format!("test {flags}")));
     check_contains(&tested.out, &["it_learns_the_same_in_two_stages ... ok"]);
     let trained = succeeds(cargo(&here, &format!("run {flags} -- cpu cpu")));

@@ -28,6 +28,7 @@ fn check(seed: u64, layers: impl Fn() -> Vec<AmoebaLayer>) {
 
 /// With an auxiliary head, and operations that are dropped.
 #[test]
+#[ignore = "many shapes to compile: takes minutes on a driver in software; run with --ignored"]
 fn amoebanet_d() {
     check(10, || {
         let config = AmoebaNetDConfig::new(3, 16, 10).with_stem(Stem::Small);
