@@ -13,7 +13,8 @@ static ALLOCATOR: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::
 
 const CASE: &str = "STOVEPIPE_OFFLOAD_CASE";
 const LAYERS: usize = 24;
-const WIDTH: usize = 256;
+/// Layers that are large beside what products keep for each thread: as much as the second cache holds.
+const WIDTH: usize = 512;
 /// Half of the weights and two states of each, in layers.
 const BUDGET: f64 = 1.5 * LAYERS as f64;
 /// Bytes of a layer.
