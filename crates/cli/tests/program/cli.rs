@@ -294,7 +294,7 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
     let here = Here::new();
     let train = |member: &str, out: &str, more: &str| {
         let out = format!("{member}-{out}");
-        let always = format!("--model {member} --auxiliary true --drop-path 0.3");
+        let always = format!("--per-class 40 --model {member} --auxiliary true --drop-path 0.3");
         here.run(&format!("{SMALL} --out {out} {always} {more}"));
         here.model(&out)
     };
@@ -308,7 +308,9 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
     assert!(one == train("amoebanet-d", "nine", "--stages 9 --schedule gpipe"));
     assert!(one != train("amoebanet-d", "seed", "--seed 1"));
 
-    here.run(&format!("{SMALL} --out nothing-dropped --auxiliary true"));
+    here.run(&format!(
+        "{SMALL} --per-class 40 --out nothing-dropped --auxiliary true"
+    ));
     assert!(one != here.model("nothing-dropped"));
 }
 
@@ -321,7 +323,9 @@ fn the_model_is_the_same_file_under_any_schedule() {
     let here = Here::new();
     here.write("custom.csv", CUSTOM);
     let train = |out: &str, more: &str| {
-        here.run(&format!("{SMALL} --out {out} --auxiliary true {more}"));
+        here.run(&format!(
+            "{SMALL} --per-class 40 --out {out} --auxiliary true {more}"
+        ));
         here.model(out)
     };
     let one = train("one", "--stages 1 --schedule 1f1b");

@@ -31,7 +31,7 @@ fn cargo(here: &Here, line: &str) -> Command {
 }
 
 /// The new project is what cargo and rustfmt want, its test passes, and it trains. Here it is built as the workspace
-/// is, so that Burn is not built again.
+/// is, so that Burn is not built again; with the file of cargo's settings in `STOVEPIPE_TEST_PROFILE`, if these tests are.
 #[test]
 fn a_new_project_trains() {
     let here = Here::new();
@@ -63,15 +63,14 @@ fn a_new_project_trains() {
     // <target>/release/deps/<this program>
     let own = env::current_exe().unwrap();
     let target: PathBuf = own.ancestors().nth(3).unwrap().to_owned();
-    let feature = if cfg!(feature = "wgpu") {
-        " --features wgpu"
-    } else {
-        ""
-    };
-    let flags = format!(
-        "--release --offline{feature} --target-dir {}",
-        target.display()
-    );
+    let mut flags = format!("--release --offline --target-dir {}", target.display());
+    if cfg!(feature = "wgpu") {
+        flags.push_str(" --features wgpu");
+    }
+    if let Ok(profile) = env::var("STOVEPIPE_TEST_PROFILE") {
+        let profile = root().canonicalize().unwrap().join(profile);
+        flags.push_str(&format!(" --config {}", profile.display()));
+    }
     let tested = succeeds(cargo(&here, &format!("test {flags}")));
     check_contains(&tested.out, &["it_learns_the_same_in_two_stages ... ok"]);
     let trained = succeeds(cargo(&here, &format!("run {flags} -- cpu cpu")));

@@ -173,7 +173,7 @@ impl KeyedRng {
         &mut self,
         shape: [usize; D],
         device: &Device,
-        kind: &impl Draw,
+        kind: &dyn Draw,
     ) -> Tensor<D> {
         let total: usize = shape.iter().product();
         let Some(key) = self.key.as_ref().filter(|_| total > 0) else {
@@ -192,7 +192,7 @@ impl KeyedRng {
                 .with_min_len(SHARE.div_ceil(each))
                 .for_each(|(sample, numbers)| {
                     let first = first.wrapping_add(sample as u32);
-                    threefry::fill(key, first, numbers, |words| kind.numbers(words));
+                    kind.fill(key, first, numbers);
                 });
             return Tensor::from_data(TensorData::new(numbers, shape), device);
         }
@@ -204,7 +204,10 @@ impl KeyedRng {
 
 /// How two random words become two numbers.
 trait Draw: Sync {
-    fn numbers(&self, words: [u32; 2]) -> [f32; 2];
+    /// Numbers of `[first, 0]`, `[first, 1]` and so on. It has no type parameters, so that it is built with this crate:
+    /// a model's crate may be built without optimization.
+    fn fill(&self, key: threefry::Key, first: u32, numbers: &mut [f32]);
+
     fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2];
 }
 
@@ -214,10 +217,9 @@ const STEP: f32 = 1.0 / (1 << 24) as f32;
 struct Uniform;
 
 impl Draw for Uniform {
-    #[inline(always)]
-    fn numbers(&self, words: [u32; 2]) -> [f32; 2] {
-        let [one, other] = words;
-        [(one >> 8) as f32 * STEP, (other >> 8) as f32 * STEP]
+    fn fill(&self, key: threefry::Key, first: u32, numbers: &mut [f32]) {
+        let number = |word: u32| (word >> 8) as f32 * STEP;
+        threefry::fill(key, first, numbers, |words| words.map(number));
     }
 
     fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2] {
@@ -279,10 +281,8 @@ fn quantile(word: u32) -> f32 {
 }
 
 impl Draw for Normal {
-    #[inline(always)]
-    fn numbers(&self, words: [u32; 2]) -> [f32; 2] {
-        let [one, other] = words;
-        [quantile(one), quantile(other)]
+    fn fill(&self, key: threefry::Key, first: u32, numbers: &mut [f32]) {
+        threefry::fill(key, first, numbers, |words| words.map(quantile));
     }
 
     fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2] {
@@ -313,12 +313,10 @@ struct Factors {
 }
 
 impl Draw for Factors {
-    #[inline(always)]
-    fn numbers(&self, words: [u32; 2]) -> [f32; 2] {
+    fn fill(&self, key: threefry::Key, first: u32, numbers: &mut [f32]) {
         let is_kept = |word| (word < self.bound) | (self.bound == u32::MAX);
         let factor = |word| if is_kept(word) { self.value } else { 0.0 };
-        let [one, other] = words;
-        [factor(one), factor(other)]
+        threefry::fill(key, first, numbers, |words| words.map(factor));
     }
 
     fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2] {

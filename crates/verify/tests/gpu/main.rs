@@ -10,7 +10,7 @@ mod cross_entropy;
 mod devices;
 mod engine;
 #[allow(dead_code, unused_imports)]
-#[path = "../../../pipeline/tests/engine/models.rs"]
+#[path = "../engine/models.rs"]
 mod models;
 mod one_channel;
 mod precision;
