@@ -316,9 +316,7 @@ fn windows(policy: WeightPolicy) -> [usize; 3] {
     let linear = || LinearConfig::new(FEATURES, FEATURES).init(&device);
     let layers: Vec<_> = (0..8).map(|_| Wide { linear: linear() }).collect();
     let input = || Tensor::<2>::ones([SAMPLES, FEATURES], &device);
-    let profiler = Profiler::new(&device).counting(|| ALLOCATOR.allocated());
-    let profiler = profiler.counting_peaks(peak_of_work);
-    let profile = profiler.measure(&layers, input()).unwrap();
+    let profile = profiler(&device).measure(&layers, input()).unwrap();
     let builder = Pipeline::builder(layers)
         .devices(vec![device.clone(); 4])
         .schedule(PipeDream::default())
@@ -380,10 +378,15 @@ impl Even {
     }
 }
 
-fn peak_of_work(work: &mut dyn FnMut()) -> usize {
-    INSTRUMENTED_SYSTEM.reset_peak_memory();
-    work();
-    INSTRUMENTED_SYSTEM.get_peak_memory()
+/// Measures layers and counts their bytes.
+fn profiler(device: &Device) -> Profiler {
+    let peak_of_work = |work: &mut dyn FnMut()| {
+        INSTRUMENTED_SYSTEM.reset_peak_memory();
+        work();
+        INSTRUMENTED_SYSTEM.get_peak_memory()
+    };
+    let profiler = Profiler::new(device).counting(|| ALLOCATOR.allocated());
+    profiler.counting_peaks(peak_of_work)
 }
 
 /// Trains steps where the first worker has nearly all layers. The allocator refuses more than 1.07 of the forecast.
@@ -395,9 +398,9 @@ fn forecast(rule: Rule, recompute: Recompute) -> [usize; 2] {
     let linear = || LinearConfig::new(FEATURES, FEATURES).init(&device);
     let layers = || -> Vec<_> { (0..LAYERS).map(|_| Even { linear: linear() }).collect() };
     let input = |samples| Tensor::<2>::ones([samples, FEATURES], &device);
-    let profiler = Profiler::new(&device).counting(|| ALLOCATOR.allocated());
-    let profiler = profiler.counting_peaks(peak_of_work);
-    let profile = profiler.measure(&layers(), input(FEATURES)).unwrap();
+    let profile = profiler(&device)
+        .measure(&layers(), input(FEATURES))
+        .unwrap();
     let empty = ALLOCATOR.allocated();
     let balance = match rule.stages(1) {
         1 => vec![LAYERS - 1, 1],

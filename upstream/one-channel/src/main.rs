@@ -38,8 +38,7 @@ fn gradients([from, to]: [usize; 2], device: &Device) -> [Vec<f32>; 2] {
     let map = numbers([2, from, SIDE, SIDE], &device).require_grad();
     let weights = numbers([to, from, 3, 3], &device).require_grad();
     let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
-    let out = conv2d(relu(map.clone()), weights.clone(), None, options);
-    let out = out.tanh();
+    let out = conv2d(relu(map.clone()), weights.clone(), None, options).tanh();
     let slope = numbers(out.dims(), &device.clone().inner())
         .powi_scalar(2)
         .autodiff();

@@ -236,6 +236,8 @@ fn a_dry_run_prints_stages_and_trains_nothing() {
 
 /// The smallest model and one epoch.
 const SMALL: &str = "train --filters 4 --epochs 1";
+/// For several runs that are compared.
+const FEW_IMAGES: &str = "train --filters 4 --epochs 1 --per-class 40";
 
 #[test]
 fn a_run_writes_its_files_and_its_configuration_makes_it_again() {
@@ -294,8 +296,8 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
     let here = Here::new();
     let train = |member: &str, out: &str, more: &str| {
         let out = format!("{member}-{out}");
-        let always = format!("--per-class 40 --model {member} --auxiliary true --drop-path 0.3");
-        here.run(&format!("{SMALL} --out {out} {always} {more}"));
+        let always = format!("--model {member} --auxiliary true --drop-path 0.3");
+        here.run(&format!("{FEW_IMAGES} --out {out} {always} {more}"));
         here.model(&out)
     };
     for member in ["amoebanet-d", "amoebanet-b"] {
@@ -309,7 +311,7 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
     assert!(one != train("amoebanet-d", "seed", "--seed 1"));
 
     here.run(&format!(
-        "{SMALL} --per-class 40 --out nothing-dropped --auxiliary true"
+        "{FEW_IMAGES} --out nothing-dropped --auxiliary true"
     ));
     assert!(one != here.model("nothing-dropped"));
 }
@@ -323,9 +325,7 @@ fn the_model_is_the_same_file_under_any_schedule() {
     let here = Here::new();
     here.write("custom.csv", CUSTOM);
     let train = |out: &str, more: &str| {
-        here.run(&format!(
-            "{SMALL} --per-class 40 --out {out} --auxiliary true {more}"
-        ));
+        here.run(&format!("{FEW_IMAGES} --out {out} --auxiliary true {more}"));
         here.model(out)
     };
     let one = train("one", "--stages 1 --schedule 1f1b");

@@ -31,7 +31,8 @@ fn cargo(here: &Here, line: &str) -> Command {
 }
 
 /// The new project is what cargo and rustfmt want, its test passes, and it trains. Here it is built as the workspace
-/// is, so that Burn is not built again; with the file of cargo's settings in `STOVEPIPE_TEST_PROFILE`, if these tests are.
+/// is, so that Burn is not built again; so `STOVEPIPE_TEST_PROFILE` is the file of cargo's settings for these tests, if
+/// they have one.
 #[test]
 fn a_new_project_trains() {
     let here = Here::new();
