@@ -1,7 +1,7 @@
 //! Trains a Stovepipe pipeline with burn-train's `Learner`: you keep your training loop with its metrics,
 //! early stopping, checkpoints and dashboard, and train in stages.
 //!
-//! [`Staged`] is a model for `SupervisedTraining`; [`Bars`] is a renderer for it.
+//! [`Staged`] is a model for `SupervisedTraining`, [`PipelineStrategy`] its strategy; [`Bars`] is a renderer.
 //!
 //! # If you already have a Learner
 //!
@@ -50,7 +50,8 @@
 //! // And `InferenceStep`.
 //! ```
 //!
-//! To train it in stages, write `#[layer]` on the block, and [`Staged`] instead of `Net`:
+//! To train it in stages, write `#[layer]` on the block, [`Staged`] instead of `Net`, and one line in your
+//! training, `.with_training_strategy(PipelineStrategy.into())`:
 //!
 //! ```
 //! # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Int, Tensor}};
@@ -96,7 +97,7 @@
 //!
 //! | | the Learner | the `Trainer` |
 //! |---|---|---|
-//! | a failed stage | a panic that names stage, layer and micro-batch | an error |
+//! | a failed stage | an error that names stage, layer and micro-batch; a panic with the default strategy | an error |
 //! | accumulated gradients (`grads_accumulation`) | their *sum*; at the end of an epoch it may have fewer mini-batches | the mean over the samples |
 //! | an interruption | takes effect after the mini-batch; accumulated gradients are dropped | takes effect at once; accumulated gradients are kept |
 //! | the learning rate | changes before each update | is a function of the update's number |
@@ -107,18 +108,20 @@
 //! | a checkpoint | after an epoch, without the order of samples and the step | after any step, with both |
 //!
 //! So if you resume from a checkpoint, a shuffling data loader restarts with its first order (with several
-//! workers it has none), and a model with dropout needs
-//! [`set_steps`](stovepipe_pipeline::Pipeline::set_steps) to draw the same numbers as without the break.
-//! The Learner does not call [`set_progress`](stovepipe_pipeline::Pipeline::set_progress), for layers that
-//! change while they train.
+//! workers it has none). With the default strategy, a model with dropout also needs
+//! [`set_steps`](stovepipe_pipeline::Pipeline::set_steps) to draw the same numbers as without the break, and
+//! layers that change while they train need
+//! [`set_progress`](stovepipe_pipeline::Pipeline::set_progress); [`PipelineStrategy`] does both.
 //!
-//! Keep the default strategy. It moves a model to its first device, but a pipeline stays on the devices of
-//! its stages. Strategies for several devices copy a model, and all copies of a pipeline would wait for
-//! the same workers. `build` refuses Burn's own `Dropout`, which draws from a generator of the whole
+//! The default strategy gives the same bits. It moves a model to its first device, but a pipeline stays on
+//! the devices of its stages. Burn's strategies for several devices copy a model, and all copies of a
+//! pipeline would wait for the same workers. `build` refuses Burn's own `Dropout`, which draws from a generator of the whole
 //! process: use [`nn::Dropout`](stovepipe_pipeline::nn::Dropout).
 
 mod bars;
 mod staged;
+mod strategy;
 
 pub use bars::Bars;
 pub use staged::Staged;
+pub use strategy::PipelineStrategy;

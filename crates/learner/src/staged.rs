@@ -102,6 +102,12 @@ impl<L: Layer, O: Clone, I, T, M> Staged<L, O, I, T, M> {
         self.pipeline
     }
 
+    /// The device of inputs.
+    pub(crate) fn first_device(&self) -> Device {
+        let first = self.pipeline.stages().into_iter().next();
+        first.map_or_else(Device::flex, |first| first.device.inner())
+    }
+
     /// The device of outputs. Data loaders put targets on that of the first stage.
     fn last_device(&self) -> Device {
         let last = self.pipeline.stages().pop();
@@ -124,6 +130,42 @@ impl<L: Layer, O: Clone, I, T, M> Staged<L, O, I, T, M> {
     }
 }
 
+impl<L, O, I, T, M> Staged<L, O, I, T, M>
+where
+    L: Layer,
+    O: Objective<L::Output, T> + Clone,
+    T: Flow,
+{
+    /// Runs a mini-batch forward and backward.
+    pub(crate) fn try_train(&self, item: I) -> Result<TrainOutput<M>, StepError> {
+        let batch = (self.batch)(item);
+        let target = batch.target.clone();
+        let mut step = (self.pipeline).train_step(batch.keep_outputs(), &self.objective)?;
+        let output = step.outputs.take().ok_or(StepError::UnlikeOutputs)?;
+        let device = self.last_device();
+        let loss = Tensor::from_floats([step.loss as f32], &device);
+        Ok(TrainOutput {
+            grads: step.gradients,
+            item: (self.output)(loss, output, to_device(detach(target), &device)),
+        })
+    }
+
+    /// Evaluates a mini-batch.
+    pub(crate) fn try_infer(&self, item: I) -> Result<M, StepError> {
+        let Batch {
+            input,
+            target,
+            side,
+            ..
+        } = (self.batch)(item);
+        let output = self.pipeline.infer((input, side))?;
+        let target = to_device(detach(target), &self.last_device());
+        let weight = self.objective.weight(&target);
+        let sum = self.objective.loss(output.clone(), target.clone());
+        Ok((self.output)(sum.div_scalar(weight), output, target))
+    }
+}
+
 impl<L, O, I, T, M> TrainStep for Staged<L, O, I, T, M>
 where
     L: Layer,
@@ -142,19 +184,7 @@ where
     /// If the step fails, since burn-train does not take errors. The message names stage, layer and
     /// micro-batch.
     fn step(&self, item: I) -> TrainOutput<M> {
-        let batch = (self.batch)(item);
-        let target = batch.target.clone();
-        let step = (self.pipeline).train_step(batch.keep_outputs(), &self.objective);
-        let mut step = step.unwrap_or_else(|error| fail("training", &error));
-        let Some(output) = step.outputs.take() else {
-            fail("training", &StepError::UnlikeOutputs)
-        };
-        let device = self.last_device();
-        let loss = Tensor::from_floats([step.loss as f32], &device);
-        TrainOutput {
-            grads: step.gradients,
-            item: (self.output)(loss, output, to_device(detach(target), &device)),
-        }
+        (self.try_train(item)).unwrap_or_else(|error| fail("training", &error))
     }
 }
 
@@ -175,18 +205,7 @@ where
     ///
     /// If the step fails, as [`TrainStep::step`] does.
     fn step(&self, item: I) -> M {
-        let Batch {
-            input,
-            target,
-            side,
-            ..
-        } = (self.batch)(item);
-        let output = self.pipeline.infer((input, side));
-        let output = output.unwrap_or_else(|error| fail("validation", &error));
-        let target = to_device(detach(target), &self.last_device());
-        let weight = self.objective.weight(&target);
-        let sum = self.objective.loss(output.clone(), target.clone());
-        (self.output)(sum.div_scalar(weight), output, target)
+        (self.try_infer(item)).unwrap_or_else(|error| fail("validation", &error))
     }
 }
 

@@ -10,15 +10,16 @@ use std::{error::Error, path::PathBuf};
 
 use burn::{data::dataloader::DataLoaderBuilder, optim::AdamConfig, tensor::Device};
 use burn_train::{
-    ClassificationOutput, InferenceStep, Learner, LearnerModel, LearningResult,
+    ClassificationOutput, ExecutionStrategy, InferenceStep, Learner, LearnerModel, LearningResult,
     MetricEarlyStoppingStrategy, StoppingCondition, SupervisedTraining, TrainStep,
+    TrainingStrategy,
     metric::{
         AccuracyMetric, LearningRateMetric, LossMetric,
         store::{Aggregate, Direction, Split},
     },
 };
 use clap::{Parser, ValueEnum};
-use stovepipe::learner::Bars;
+use stovepipe::learner::{Bars, PipelineStrategy};
 use stovepipe_digits::{DigitBatch, DigitBatcher, Digits};
 
 mod after;
@@ -56,13 +57,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     let device = Device::flex();
     match options.model {
-        Model::Before => train(before::model(&device), &options),
-        Model::After => train(after::model([device.clone(), device])?, &options),
+        Model::Before => {
+            let strategy = ExecutionStrategy::single(device.clone());
+            train(before::model(&device), strategy.into(), &options)
+        }
+        Model::After => {
+            let model = after::model([device.clone(), device])?;
+            train(model, PipelineStrategy.into(), &options)
+        }
     }
 }
 
 /// The usual code of a burn-train user.
-fn train<M>(model: M, options: &Options) -> Result<(), Box<dyn Error>>
+fn train<M>(
+    model: M,
+    strategy: TrainingStrategy<M>,
+    options: &Options,
+) -> Result<(), Box<dyn Error>>
 where
     M: LearnerModel
         + TrainStep<Input = DigitBatch, Output = ClassificationOutput>
@@ -82,6 +93,7 @@ where
             Split::Valid,
             StoppingCondition::NoImprovementSince { n_epochs: 2 },
         ))
+        .with_training_strategy(strategy)
         .with_default_checkpointers()
         .num_epochs(options.epochs)
         .summary();

@@ -1,4 +1,4 @@
-//! The time of a checkpoint.
+//! What a checkpoint costs a step.
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench saving`
 
@@ -9,7 +9,7 @@ use std::{
 
 use burn::tensor::{Device, Int, Tensor};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective},
     train::{
@@ -20,12 +20,12 @@ use stovepipe::{
 use stovepipe_amoebanet::AmoebaNetDConfig;
 use stovepipe_benches::{
     Failure,
-    measure::{Seconds, time},
+    measure::Seconds,
     report::{BenchReport, Cell, ReportTable, cell},
 };
 use stovepipe_transformer::LmConfig;
 
-/// The time of a checkpoint
+/// What a checkpoint costs a step
 #[derive(Args)]
 pub struct Flags {
     /// Folder for the results, as JSON
@@ -34,18 +34,18 @@ pub struct Flags {
     /// Temporary folder for checkpoints, on the disk to measure
     #[arg(long, value_name = "FOLDER", default_value = "target/saving")]
     disk: PathBuf,
-    /// Small sizes and few rounds, to show that the program works
+    /// Small sizes and few steps, to show that the program works
     #[arg(long)]
     quick: bool,
 }
 
 const NOTE: &str = "\
-Two trainings in turns, through two stages with AdamW: one writes a checkpoint after each step, the
-other one only at the end. save: their difference for each step. every 100: that difference for one
-checkpoint in a hundred steps, as a share of the training's time.";
+A training through two stages with AdamW, on two threads, that makes a checkpoint after every fourth step. A thread
+writes it during the next steps; the first of them has the copy in its time. step: the last of each four. saving: the
+first of each four over the last. checkpoint: what the others take more than the last, all together.";
 
-/// Mini-batches between two checkpoints, for the reported share.
-const EVERY: f64 = 100.0;
+/// Steps from one checkpoint to the next.
+const EVERY: usize = 4;
 
 /// A model to save, trained on the same batch again and again.
 struct SavedModel<L: Layer, T> {
@@ -84,7 +84,7 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
     let mut report = BenchReport::begin("saving", &settings)?;
     report.note(NOTE);
     let mut table = ReportTable::new("checkpoints");
-    let (rounds, steps) = if flags.quick { (1, 2) } else { (4, 8) };
+    let steps = if flags.quick { 9 } else { 85 };
     let (width, blocks) = if flags.quick { (16, 1) } else { (512, 8) };
     let images = SavedModel {
         name: "amoebanet-32",
@@ -112,17 +112,10 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
         steps,
         task: Task::language_model,
     };
-    table.row(images.measure(rounds, &flags.disk)?);
-    table.row(text.measure(rounds, &flags.disk)?);
+    table.row(images.measure(&flags.disk)?);
+    table.row(text.measure(&flags.disk)?);
     report.table(table);
     report.save(&flags.out)
-}
-
-struct Saved {
-    seconds: f64,
-    step: f64,
-    bytes: u64,
-    parameters: usize,
 }
 
 impl<L, T> SavedModel<L, T>
@@ -132,36 +125,11 @@ where
     T: Flow,
     CrossEntropy: Objective<L::Output, T>,
 {
-    /// Trains in turns, with many checkpoints and with one.
-    fn measure(&self, rounds: usize, disk: &Path) -> Result<[Cell; 7], Failure> {
-        let (mut saves, mut without) = (Seconds::default(), Seconds::default());
-        let (mut bytes, mut parameters) = (0, 0);
-        for _ in 0..rounds {
-            let (seldom, often) = (self.save(disk, 0)?, self.save(disk, 1)?);
-            let difference = often.seconds - seldom.seconds;
-            saves.0.push(difference / self.steps as f64);
-            without.0.push(seldom.step);
-            (bytes, parameters) = (often.bytes, often.parameters);
-        }
-        let (step, save) = (without.median(), saves.median());
-        let share = 100.0 * save / (EVERY * step);
-        Ok([
-            cell("model", "model", 0, self.name),
-            cell("parameters", "parameters", 0, parameters),
-            cell("mebibytes", "MiB", 1, bytes as f64 / f64::from(1 << 20)),
-            cell("step_ms", "step ms", 1, 1e3 * step),
-            cell("save_ms", "save ms", 1, 1e3 * save),
-            cell("save_spread_percent", "±%", 0, 100.0 * saves.spread().abs()),
-            cell("every_100_percent", "every 100 %", 2, share),
-        ])
-    }
-
-    /// Trains with a checkpoint every `save_every` steps, and one at the end.
-    fn save(&self, disk: &Path, save_every: usize) -> Result<Saved, Failure> {
+    fn measure(&self, disk: &Path) -> Result<[Cell; 7], Failure> {
         let settings = TrainSettings {
             epochs: 1,
             batch_size: self.samples,
-            save_every,
+            save_every: EVERY,
             label_smoothing: 0.0,
             ..TrainSettings::default()
         };
@@ -172,17 +140,33 @@ where
         let builder = pipeline.builder((self.layers)()?, || (self.batch)().0)?;
         let folder = RunFolder::create(&disk.join(self.name))?;
         let mut trainer = Trainer::new(builder.build()?, (self.task)(&settings), settings)?;
-        let (seconds, summary) = time(|| trainer.run(self, &folder, |_, _| Progress::silent()));
-        let summary = summary?;
+        let summary = trainer.run(self, &folder, |_, _| Progress::silent())?;
         let newest = folder.checkpoints().list()?.pop();
         let bytes = newest.map_or(Ok(0), |newest| size(&newest.model(false)))?;
+        let steps = fs::read_to_string(folder.file("steps.jsonl"))?;
         fs::remove_dir_all(folder.finish()?)?;
-        Ok(Saved {
-            seconds,
-            step: self.samples as f64 / summary.samples_per_second,
-            bytes,
-            parameters: summary.parameters,
-        })
+        let seconds = |line: &str| {
+            let line: Value = serde_json::from_str(line)?;
+            let rate = line["samples_per_second"].as_f64();
+            let rate = rate.ok_or("a step without its time")?;
+            Ok::<_, Failure>(self.samples as f64 / rate)
+        };
+        let seconds = steps.lines().map(seconds).collect::<Result<Vec<_>, _>>()?;
+        // The first four come before the first checkpoint, and the first of all is slower.
+        let four = seconds[EVERY..].chunks_exact(EVERY);
+        let each = |of: fn(&[f64]) -> f64| Seconds(four.clone().map(of).collect());
+        let (with, without) = (each(|four| four[0]), each(|four| four[EVERY - 1]));
+        let more = each(|four| four.iter().map(|own| own - four[EVERY - 1]).sum());
+        let (step, saving) = (without.median(), with.over(&without));
+        Ok([
+            cell("model", "model", 0, self.name),
+            cell("parameters", "parameters", 0, summary.parameters),
+            cell("mebibytes", "MiB", 1, bytes as f64 / f64::from(1 << 20)),
+            cell("step_ms", "step ms", 1, 1e3 * step),
+            cell("saving_ratio", "saving", 3, saving.median()),
+            cell("spread_percent", "±%", 1, 100.0 * saving.spread()),
+            cell("checkpoint_ms", "checkpoint ms", 1, 1e3 * more.median()),
+        ])
     }
 }
 

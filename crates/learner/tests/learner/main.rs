@@ -7,6 +7,7 @@ mod differences;
 mod failures;
 mod renderer;
 mod results;
+mod strategy;
 
 use std::{
     path::Path,
@@ -27,7 +28,7 @@ use burn_train::{
     ClassificationOutput, Learner, LearningResult, SupervisedTraining,
     metric::{AccuracyMetric, LossMetric},
 };
-use stovepipe_learner::{Bars, Staged};
+use stovepipe_learner::{Bars, PipelineStrategy, Staged};
 use stovepipe_pipeline::{Batch, CrossEntropy, Pipeline, layer};
 
 #[derive(Module, Debug)]

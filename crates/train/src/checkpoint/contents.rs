@@ -3,9 +3,13 @@
 use std::{
     collections::{HashMap, HashSet},
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
-use burn::store::{ModuleSnapshot, burn_pack};
+use burn::store::{
+    ModuleSnapshot,
+    burn_pack::{self, Tensor},
+};
 use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::{disk::Files, state::TrainerState, sums::paths};
@@ -13,7 +17,11 @@ use crate::{
     error::TrainError,
     optimizer::{Counts, GradientAccumulator, Names, StagedOptimizer, WeightAverage},
     processes::Processes,
-    weights::{Base, SharedTensors, tensor_file, write_together},
+    weights::{
+        Base, SharedTensors, copy_together,
+        tensor_file::{self, HostTensor},
+        write_together,
+    },
 };
 
 const GRADIENTS: &str = "gradients.safetensors";
@@ -37,41 +45,95 @@ pub(crate) struct Contents<'a, L: Layer> {
     pub(crate) base: &'a Base,
 }
 
+/// A copy of the contents in the host's memory, in the first process. It can be written by any thread.
+pub(crate) struct Copied(Vec<TensorsOf<Vec<HostTensor>>>);
+
+/// A file of tensors.
+struct TensorsOf<T> {
+    name: String,
+    tensors: T,
+    /// A key and its value.
+    metadata: Option<(String, String)>,
+}
+
+/// Lists the tensors of this process.
+type List<'a> = Box<dyn Fn() -> Vec<Tensor> + 'a>;
+
 impl<L: Layer> Contents<'_, L> {
     pub(super) fn processes(&self) -> Processes {
         Processes::of(self.pipeline)
     }
 
-    /// Writes them. The optimizer's state gets a file for each stage, so that the host holds only one
-    /// stage's state at a time.
+    /// Writes them, one tensor at a time.
     pub(super) fn save(&self, folder: &Path, files: &Files) -> Result<(), TrainError> {
         let processes = &self.processes();
-        let model = |pipeline, averaged| {
-            let path = folder.join(model_file(averaged));
-            files.write(&path, || self.base.save(pipeline, &path))
-        };
-        model(self.pipeline, false)?;
-        if let Some(average) = &self.average {
-            model(average.pipeline(), true)?;
+        self.files()?.into_iter().try_for_each(|own| {
+            let path = folder.join(&own.name);
+            let write = || write_together(processes, &path, &own.tensors, own.metadata());
+            files.write(&path, write)
+        })
+    }
+
+    /// Copies them, if `has_room` for the bytes of each file.
+    pub(crate) fn copy(
+        &self,
+        has_room: impl Fn(usize) -> bool,
+    ) -> Result<Option<Copied>, TrainError> {
+        let (processes, mut all) = (&self.processes(), Vec::new());
+        for own in self.files()? {
+            let copied = copy_together(processes, own.name.as_ref(), own.tensors, &has_room)?;
+            let Some(tensors) = copied else {
+                return Ok(None);
+            };
+            all.push(TensorsOf {
+                tensors,
+                name: own.name,
+                metadata: own.metadata,
+            });
         }
-        let (names, stages) = (names(self.pipeline), self.pipeline.stages());
+        Ok(Some(Copied(all)))
+    }
+
+    /// The optimizer's state has a file for each stage, so that the host holds only one stage's state at a time.
+    fn files(&self) -> Result<Vec<TensorsOf<List<'_>>>, TrainError> {
+        let (processes, mut all) = (self.processes(), Vec::new());
+        let average = self.average.as_deref().map(WeightAverage::pipeline);
+        let models = [(Some(&*self.pipeline), false), (average, true)];
+        for (model, averaged) in models {
+            if let Some(model) = model {
+                let (key, value) = self.base.metadata();
+                all.push(TensorsOf {
+                    name: model_file(averaged).to_owned(),
+                    tensors: Box::new(self.base.tensors(model)?) as List<'_>,
+                    metadata: Some((key.to_owned(), value.to_owned())),
+                });
+            }
+        }
+        let (names, stages) = (Rc::new(names(self.pipeline)), self.pipeline.stages());
         for (stage, placement) in stages.iter().enumerate() {
             let (number, count) = (stage + 1, stages.len());
-            let file = format!("{OPTIMIZER}-{number:05}-of-{count:05}.safetensors");
+            let name = format!("{OPTIMIZER}-{number:05}-of-{count:05}.safetensors");
             // The first replica always updates.
-            let state = || match placement.process == processes.rank() {
+            let (names, is_here) = (names.clone(), placement.process == processes.rank());
+            let state = move || match is_here {
                 true => self.optimizer.state(stage, &names),
                 false => Vec::new(),
             };
-            let path = folder.join(file);
-            files.write(&path, || write_together(processes, &path, state, None))?;
+            all.push(TensorsOf {
+                name,
+                tensors: Box::new(state),
+                metadata: None,
+            });
         }
-        if self.accumulator.counts().mini_batches == 0 {
-            return Ok(());
+        if self.accumulator.counts().mini_batches > 0 {
+            let sums = move || self.accumulator.sums(self.pipeline, &names);
+            all.push(TensorsOf {
+                name: GRADIENTS.to_owned(),
+                tensors: Box::new(sums),
+                metadata: None,
+            });
         }
-        let sums = || self.accumulator.sums(self.pipeline, &names);
-        let path = folder.join(GRADIENTS);
-        files.write(&path, || write_together(processes, &path, sums, None))
+        Ok(all)
     }
 
     /// Reads them, into any number of stages.
@@ -126,6 +188,24 @@ impl<L: Layer> Contents<'_, L> {
             self.pipeline.set_loss_scaler(scaler);
         }
         Ok(())
+    }
+}
+
+impl Copied {
+    pub(super) fn save(&self, folder: &Path, files: &Files) -> Result<(), TrainError> {
+        self.0.iter().try_for_each(|own| {
+            let (path, metadata) = (folder.join(&own.name), own.metadata());
+            files.write(&path, || {
+                tensor_file::write_copies(&path, &own.tensors, metadata)
+            })
+        })
+    }
+}
+
+impl<T> TensorsOf<T> {
+    fn metadata(&self) -> Option<(&str, &str)> {
+        let (key, value) = self.metadata.as_ref()?;
+        Some((key, value))
     }
 }
 

@@ -7,6 +7,7 @@
 //! returned.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, ErrorKind},
@@ -182,14 +183,18 @@ impl Training {
 
     /// Makes a checkpoint, and removes the one before.
     fn save(&mut self, root: &Path, files: Files) -> Result<(), TrainError> {
-        let contents = Contents {
+        let (state, base) = (self.state.clone(), Base::default());
+        checkpoints(root, files).save(&self.contents(&base), &state, KEEP)
+    }
+
+    fn contents<'a>(&'a mut self, base: &'a Base) -> Contents<'a, Dense> {
+        Contents {
             pipeline: &mut self.pipeline,
             average: None,
             optimizer: &mut self.optimizer,
             accumulator: &mut self.accumulator,
-            base: &Base::default(),
-        };
-        checkpoints(root, files).save(&contents, &self.state, KEEP)
+            base,
+        }
     }
 }
 
@@ -516,6 +521,50 @@ impl Save<'_> {
             calls: all,
         }
     }
+}
+
+/// So what is found here holds for copies as well. Training has gone on when they are written.
+#[test]
+fn a_copy_is_written_by_the_same_calls() {
+    let [root, of_copy] = [with_run(), with_run()];
+    let [root, of_copy] = [root.path(), of_copy.path()];
+    let (mut training, base) = (Training::new(), Base::default());
+    training.step();
+    let trials = [Trial::on(root), Trial::on(of_copy)];
+    for _ in 0..2 {
+        let copied = training.contents(&base).copy(|_| true).unwrap().unwrap();
+        let state = training.state.clone();
+        training.save(root, Files::on(trials[0].clone())).unwrap();
+        training.step();
+        let checkpoints = checkpoints(of_copy, Files::on(trials[1].clone()));
+        checkpoints.save_copy(&copied, &state, KEEP).unwrap();
+    }
+    assert_eq!(trials[0].calls(), trials[1].calls());
+    assert_eq!(newest(root).unwrap(), newest(of_copy).unwrap());
+}
+
+/// Each file is asked for, until one has no room.
+#[test]
+fn there_is_no_copy_without_room() {
+    let (mut training, base) = (Training::new(), Base::default());
+    let asked: RefCell<Vec<usize>> = RefCell::default();
+    training.step();
+    let has_room = |most: usize| {
+        let asked = &asked;
+        move |bytes| {
+            asked.borrow_mut().push(bytes);
+            asked.borrow().len() <= most
+        }
+    };
+    let contents = training.contents(&base);
+    assert!(contents.copy(has_room(1)).unwrap().is_none());
+    // Two layers; then the first one's moments and count.
+    let (first, both) = (4 * (4 * 6 + 6), 4 * (4 * 6 + 6 + 6 * 3 + 3));
+    assert_eq!(asked.take()[0], both);
+    assert!(contents.copy(has_room(3)).unwrap().is_some());
+    let asked = asked.take();
+    assert_eq!(asked.len(), 3);
+    assert!(asked[1] >= 2 * first, "{asked:?}");
 }
 
 #[test]

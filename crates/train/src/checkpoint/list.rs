@@ -9,7 +9,7 @@ use std::{
 use stovepipe_pipeline::Layer;
 
 use super::{
-    contents::{Contents, model_file},
+    contents::{Contents, Copied, model_file},
     disk::Files,
     state::TrainerState,
     sums,
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     data::Fingerprint,
     error::TrainError,
+    processes::Processes,
     settings::TrainSettings,
     task::{About, Task},
 };
@@ -216,18 +217,45 @@ impl Checkpoints {
         keep: Keep<'_>,
     ) -> Result<(), TrainError> {
         let processes = contents.processes();
+        let write = |folder: &Path| contents.save(folder, &self.files);
+        self.make(state, keep, &processes, write)
+    }
+
+    /// The same of a copy, in the first process alone.
+    pub(crate) fn save_copy(
+        &self,
+        copied: &Copied,
+        state: &TrainerState,
+        keep: Keep<'_>,
+    ) -> Result<(), TrainError> {
+        let write = |folder: &Path| copied.save(folder, &self.files);
+        self.make(state, keep, &Processes::default(), write)
+    }
+
+    /// Whether there is a checkpoint of this state.
+    pub(crate) fn has(&self, state: &TrainerState) -> bool {
+        self.folder.join(state.name()).exists()
+    }
+
+    /// Makes a checkpoint, in which `write` writes the tensors.
+    fn make(
+        &self,
+        state: &TrainerState,
+        keep: Keep<'_>,
+        processes: &Processes,
+        write: impl FnOnce(&Path) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
         let (path, files) = (self.folder.join(state.name()), &self.files);
         let partial = path.with_extension("partial");
-        let is_new = !processes.of_first(path.exists())?;
+        let is_new = !processes.of_first(self.has(state))?;
         if is_new {
             processes.first(|| {
                 files.create_folder(&self.folder)?;
                 files.remove_folder(&partial)?;
                 files.create_folder(&partial)
             })?;
-            let written = contents
-                .save(&partial, files)
-                .and_then(|()| processes.first(|| seal(&partial, state, files)));
+            let written =
+                write(&partial).and_then(|()| processes.first(|| seal(&partial, state, files)));
             if written.is_err() && processes.is_first() {
                 // Do not waste space on an incomplete one.
                 let _ = files.remove_folder(&partial);

@@ -60,6 +60,10 @@ impl<L: Layer, O> Trainer<L, O> {
             let batch = batch?;
             let update = self.update(batches);
             self.pipeline.set_progress(rate.progress(update));
+            // A copy would count.
+            if self.sampler.as_ref().is_some_and(MemorySampler::is_due) {
+                self.end_saving(folder, progress)?;
+            }
             let sampling = self.sampler.as_mut().and_then(MemorySampler::begin);
             let batch_started = Instant::now();
             let Some(mut step) = self.train_batch(batch)? else {
@@ -70,7 +74,9 @@ impl<L: Layer, O> Trainer<L, O> {
             let is_last = loaded.peek().is_none();
             let (gathered, spans) =
                 self.gather((&mut step, batch_started), is_last, rate.at(update))?;
-            self.end_step(&mut step, spans)?;
+            if self.end_step(&mut step, spans)? {
+                self.end_saving(folder, progress)?;
+            }
             if let Some((sampler, sampling)) = self.sampler.as_mut().zip(sampling) {
                 sampler.end(sampling);
             }
@@ -167,16 +173,18 @@ impl<L: Layer, O> Trainer<L, O> {
         Ok(())
     }
 
-    /// Completes the timeline by the updates of all stages, and agrees whether to end.
+    /// Completes the timeline by the updates of all stages, and agrees whether to end. Returns whether a checkpoint
+    /// has been written.
     fn end_step(
         &mut self,
         step: &mut Step<L>,
         spans: Vec<(usize, Span)>,
-    ) -> Result<(), TrainError> {
-        let stages = self.pipeline.stages();
-        let all = (self.processes).gather((self.is_asked_to_end(), spans))?;
-        for (rank, (ends, spans)) in all.into_iter().enumerate() {
+    ) -> Result<bool, TrainError> {
+        let (stages, mut is_saved) = (self.pipeline.stages(), false);
+        let all = (self.processes).gather((self.is_asked_to_end(), self.has_saved(), spans))?;
+        for (rank, (ends, saved, spans)) in all.into_iter().enumerate() {
             self.ends |= ends;
+            is_saved |= saved;
             for (stage, span) in spans {
                 let stage = &stages[stage];
                 let mut replicas = stage.replicas.iter().zip(&stage.processes);
@@ -185,7 +193,7 @@ impl<L: Layer, O> Trainer<L, O> {
                 step.timeline.workers[worker].push(span);
             }
         }
-        Ok(())
+        Ok(is_saved)
     }
 
     /// Accumulates a mini-batch's gradients. Updates the parameters if these are enough mini-batches

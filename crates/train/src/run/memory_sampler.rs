@@ -38,6 +38,11 @@ impl MemorySampler {
         }
     }
 
+    /// Whether the next mini-batch is to be read.
+    pub(super) fn is_due(&self) -> bool {
+        self.left > 0
+    }
+
     /// Begins with a mini-batch, if another one is to be read.
     pub(super) fn begin(&mut self) -> Option<Sampling> {
         self.left = self.left.checked_sub(1)?;

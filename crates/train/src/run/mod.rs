@@ -7,6 +7,7 @@ mod memory;
 mod memory_sampler;
 mod output;
 mod progress;
+mod saving;
 mod summary;
 mod trainer;
 mod windows;

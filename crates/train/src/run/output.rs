@@ -8,15 +8,16 @@ use super::{
     epoch::Trained,
     folder::{METRICS, RunFolder, STEPS},
     progress::Progress,
+    saving::{Saved, Saving},
     summary::{BestEpoch, EpochMetrics, LossScale, StepMetrics, Summary, Tested, stage_summaries},
     trainer::Trainer,
 };
 use crate::{
-    checkpoint::{Keep, Sums, TrainerState, link, model_file},
+    checkpoint::{Checkpoints, Keep, Sums, TrainerState, link, model_file},
     error::{TrainError, is_disk_full},
     optimizer::WeightAverage,
     processes::Processes,
-    settings::{SaveErrorSetting, TrainSettings},
+    settings::{SaveErrorSetting, TrainSettings, free_memory},
     task::{About, Metrics, TrainingMetrics},
 };
 
@@ -24,12 +25,15 @@ use crate::{
 const BEST: &str = "best.safetensors";
 
 impl<L: Layer, O> Trainer<L, O> {
-    /// Makes a checkpoint. If that fails, the settings say whether training continues.
+    /// Makes a checkpoint: copies what is in it, and has a thread write the copy. Training waits for the write if the
+    /// host's memory has no room for a copy. If it fails, the settings say whether training continues.
     pub(super) fn save(
         &mut self,
         folder: &RunFolder,
         progress: &mut Progress,
     ) -> Result<(), TrainError> {
+        // One after the other.
+        self.end_saving(folder, progress)?;
         let accumulated = self.accumulator.counts();
         let state = TrainerState {
             steps: self.pipeline.steps(),
@@ -41,17 +45,83 @@ impl<L: Layer, O> Trainer<L, O> {
             seconds: self.seconds(),
             ..self.state.clone()
         };
-        let (task, settings) = (self.task.primary().cloned(), self.settings.clone());
-        let keep = keep(task.as_ref(), &settings);
+        let (by, settings) = (self.task.primary().cloned(), self.settings.clone());
         let (checkpoints, processes) = (folder.checkpoints(), self.processes.clone());
         processes.first(|| folder.check())?;
-        let contents = self.contents();
-        let saved = with_room(
-            (&processes, folder),
-            keep,
-            |line| progress.say(line),
-            || checkpoints.save(&contents, &state, keep),
-        );
+        let copies = self.copies && !processes.of_first(checkpoints.has(&state))?;
+        let copied = match copies {
+            true => (self.contents()).copy(|bytes| has_room(bytes, free_memory())),
+            false => Ok(None),
+        };
+        if copies && matches!(copied, Ok(None)) {
+            self.copies = false;
+            let why = "this host's memory has no room for copies of them";
+            progress.say(&format!(
+                "training waits while checkpoints are written: {why}"
+            ));
+        }
+        let saved = match copied {
+            Err(error) => Err(error),
+            Ok(Some(copied)) => {
+                let write = move || {
+                    let (mut said, keep) = (Vec::new(), keep(by.as_ref(), &settings));
+                    let result = with_room(
+                        (&Processes::default(), &checkpoints),
+                        keep,
+                        |line| said.push(line.to_owned()),
+                        || checkpoints.save_copy(&copied, &state, keep),
+                    );
+                    Saved { said, result }
+                };
+                let begin = || Saving::begin(write).map_err(TrainError::file(&folder.file("")));
+                let begun = processes.first(begin);
+                begun.map(|own| self.saving = Some(own.unwrap_or_else(Saving::elsewhere)))
+            }
+            Ok(None) => {
+                let (keep, contents) = (keep(by.as_ref(), &settings), self.contents());
+                with_room(
+                    (&processes, &checkpoints),
+                    keep,
+                    |line| progress.say(line),
+                    || checkpoints.save(&contents, &state, keep),
+                )
+            }
+        };
+        self.judge(saved, progress)
+    }
+
+    /// Whether this process has written a checkpoint that training has not waited for.
+    pub(super) fn has_saved(&self) -> bool {
+        self.saving.as_ref().is_some_and(Saving::is_over)
+    }
+
+    /// Waits until the last checkpoint is written.
+    pub(super) fn end_saving(
+        &mut self,
+        folder: &RunFolder,
+        progress: &mut Progress,
+    ) -> Result<(), TrainError> {
+        let Some(saving) = self.saving.take() else {
+            return Ok(());
+        };
+        let (said, result) = match saving.end() {
+            Some(saved) => (saved.said, saved.result),
+            None => (Vec::new(), Ok(())),
+        };
+        said.iter().for_each(|line| progress.say(line));
+        let saved = self.processes.agree(result);
+        if saved.is_err() {
+            self.processes.first(|| folder.check())?;
+        }
+        self.judge(saved, progress)
+    }
+
+    /// What the settings say of a checkpoint that was saved or not.
+    fn judge(
+        &self,
+        saved: Result<(), TrainError>,
+        progress: &mut Progress,
+    ) -> Result<(), TrainError> {
         match (saved, self.settings.on_save_error) {
             (Err(error), SaveErrorSetting::Stop) => Err(TrainError::NotSaved(Box::new(error))),
             (Err(error), SaveErrorSetting::Continue) => {
@@ -107,7 +177,7 @@ impl<L: Layer, O> Trainer<L, O> {
         write: impl Fn() -> Result<R, E>,
     ) -> Result<R, E> {
         let keep = keep(self.task.primary(), &self.settings);
-        with_room((&self.processes, folder), keep, say, write)
+        with_room((&self.processes, &folder.checkpoints()), keep, say, write)
     }
 
     /// Reports the current epoch, as far as it was trained.
@@ -293,10 +363,15 @@ fn keep<'a>(by: Option<&'a About>, settings: &TrainSettings) -> Keep<'a> {
     }
 }
 
+/// Whether the host's memory has room for a copy of so many bytes, and leaves as much: training needs some as well.
+fn has_room(bytes: usize, free: Option<u64>) -> bool {
+    free.is_none_or(|free| 2 * bytes as u64 <= free)
+}
+
 /// Writes something. While the disk is full, removes the oldest checkpoint that is neither the
 /// newest nor one of the best, and tries again.
 fn with_room<R, E: From<TrainError> + From<ProcessError> + Error + 'static>(
-    (processes, folder): (&Processes, &RunFolder),
+    (processes, checkpoints): (&Processes, &Checkpoints),
     keep: Keep<'_>,
     mut say: impl FnMut(&str),
     write: impl Fn() -> Result<R, E>,
@@ -309,7 +384,7 @@ fn with_room<R, E: From<TrainError> + From<ProcessError> + Error + 'static>(
         if !processes.of_first(is_disk_full(&error))? {
             return Err(error);
         }
-        let Some(name) = processes.by_first(|| folder.checkpoints().remove_oldest(keep))? else {
+        let Some(name) = processes.by_first(|| checkpoints.remove_oldest(keep))? else {
             return Err(error);
         };
         say(&format!(

@@ -18,6 +18,7 @@ use super::{
     memory::OwnMemory,
     memory_sampler::MemorySampler,
     progress::Progress,
+    saving::Saving,
     summary::{Summary, Tested},
 };
 use crate::{
@@ -84,6 +85,10 @@ pub struct Trainer<L: Layer, O> {
     /// Whether the user knows that backward passes in halves gain nothing.
     pub(super) has_checked_halves: bool,
     on_epoch: Option<OnEpoch>,
+    /// The checkpoint that is being written.
+    pub(super) saving: Option<Saving>,
+    /// Whether the host's memory has had room for copies of checkpoints.
+    pub(super) copies: bool,
     pub(super) base: Base,
     pub(super) processes: Processes,
 }
@@ -176,6 +181,8 @@ impl<L: Layer, O> Trainer<L, O> {
             has_warned: false,
             has_checked_halves: false,
             on_epoch: None,
+            saving: None,
+            copies: true,
             base: Base::default(),
             processes: Processes::of(&pipeline),
             pipeline,
@@ -350,6 +357,21 @@ impl<L: Layer, O> Trainer<L, O> {
     where
         O: Objective<L::Output, T>,
     {
+        let done = self.train(source, folder, progress);
+        // After an error, too, nothing writes there any more.
+        self.saving = None;
+        done
+    }
+
+    fn train<T: Flow>(
+        &mut self,
+        source: &dyn Source<L::Input, T, L::Side>,
+        folder: &RunFolder,
+        progress: impl FnOnce(usize, usize) -> Progress,
+    ) -> Result<Summary, TrainError>
+    where
+        O: Objective<L::Output, T>,
+    {
         let samples = data::check(source, self.settings.batch_size)?;
         self.check_batches(samples)?;
         check_samples(&mut self.state, samples)?;
@@ -422,6 +444,7 @@ impl<L: Layer, O> Trainer<L, O> {
                 break;
             }
         }
+        self.end_saving(folder, &mut progress)?;
         progress.finish();
         let tested = match tested {
             Some(tested) => tested,

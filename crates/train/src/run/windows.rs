@@ -49,8 +49,11 @@ impl<L: Layer, O> Trainer<L, O> {
             let Some(window) = self.train_window(&mut loaded, (count, rates))? else {
                 return Ok(true);
             };
-            let all = (self.processes).gather(self.is_asked_to_end())?;
-            self.ends |= all.into_iter().any(|ends| ends);
+            let all = (self.processes).gather((self.is_asked_to_end(), self.has_saved()))?;
+            self.ends |= all.iter().any(|&(ends, _)| ends);
+            if all.iter().any(|&(_, is_saved)| is_saved) {
+                self.end_saving(folder, progress)?;
+            }
             let seconds = before + started.elapsed().as_secs_f64();
             let spent = (seconds - self.state.under_way.seconds) / count as f64;
             let (bubble, slowest) = (window.timeline.bubble(), window.timeline.slowest_worker());

@@ -5,7 +5,10 @@ use std::{
     path::Path,
 };
 
-use burn::{module::Module, store::ModuleSnapshot};
+use burn::{
+    module::Module,
+    store::{ModuleSnapshot, burn_pack::Tensor},
+};
 use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::{
@@ -66,8 +69,17 @@ impl Base {
     ///
     /// If the file cannot be written, or a device does not return its tensors.
     pub fn save<L: Layer>(&self, pipeline: &Pipeline<L>, path: &Path) -> Result<(), TrainError> {
+        let (processes, tensors) = (Processes::of(pipeline), self.tensors(pipeline)?);
+        write_together(&processes, path, tensors, Some(self.metadata()))
+    }
+
+    /// Lists the tensors of this process that [`save`](Self::save) saves.
+    pub(crate) fn tensors<L: Layer>(
+        &self,
+        pipeline: &Pipeline<L>,
+    ) -> Result<impl Fn() -> Vec<Tensor>, TrainError> {
         pipeline.share_parameters()?;
-        let tensors = || {
+        Ok(|| {
             // What was thawed since is trained.
             let frozen = places(pipeline.layers()).into_iter();
             let frozen = frozen.filter(|place| place.is_frozen && self.names.contains(&place.name));
@@ -75,12 +87,15 @@ impl Base {
             let mut tensors = pipeline.valid().collect(None, None, true);
             tensors.retain(|tensor| !left_out.contains(&tensor.name));
             tensors
-        };
-        let metadata = match self.names.is_empty() {
+        })
+    }
+
+    /// That of a file of [`save`](Self::save): a key and its value.
+    pub(crate) fn metadata(&self) -> (&str, &str) {
+        match self.names.is_empty() {
             true => (FORMAT, BURN),
             false => (BASE, self.sum.as_str()),
-        };
-        write_together(&Processes::of(pipeline), path, tensors, Some(metadata))
+        }
     }
 
     /// Loads a file of [`save`](Self::save) into a pipeline that has this base.

@@ -24,4 +24,4 @@ pub use format::Convention;
 pub use hub_folder::{Change, rewrite_folder};
 pub use model_file::{load_model, save_model};
 pub use other_tensors::OtherTensors;
-pub(crate) use together::{SharedTensors, write_together};
+pub(crate) use together::{SharedTensors, copy_together, write_together};

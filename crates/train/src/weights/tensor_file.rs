@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     cell::RefCell,
+    fmt::Display,
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
     path::Path,
@@ -47,6 +48,29 @@ pub(crate) fn write(
     });
     let views = views.collect::<Result<Vec<_>, String>>();
     let views = views.map_err(|reason| TrainError::format(path, reason))?;
+    write_views(path, views, metadata, &failed)
+}
+
+/// The same of tensors in the host's memory.
+pub(crate) fn write_copies(
+    path: &Path,
+    tensors: &[HostTensor],
+    metadata: Option<(&str, &str)>,
+) -> Result<(), TrainError> {
+    let views = tensors.iter().map(|own| (&own.name, own));
+    write_views(path, views, metadata, &RefCell::default())
+}
+
+fn write_views<N, V>(
+    path: &Path,
+    views: impl IntoIterator<Item = (N, V)>,
+    metadata: Option<(&str, &str)>,
+    failed: &RefCell<Option<String>>,
+) -> Result<(), TrainError>
+where
+    N: AsRef<str> + Ord + Display,
+    V: safetensors::View,
+{
     // The library replaces the file by a private one. What is there may be a link to that of a checkpoint,
     // and stays as it is.
     let is_new = !path.exists();
@@ -68,6 +92,50 @@ pub(crate) fn write(
             let _ = fs::remove_file(path);
         }
     })
+}
+
+/// A tensor in the host's memory.
+pub(crate) struct HostTensor {
+    name: String,
+    dtype: Dtype,
+    shape: Shape,
+    bytes: Bytes,
+}
+
+impl HostTensor {
+    /// Reads a tensor. Errors are those of the file `path`, which it is to be written to.
+    pub(crate) fn read(tensor: burn_pack::Tensor, path: &Path) -> Result<Self, TrainError> {
+        let own = tensor.name.clone();
+        let read = tensor.into_parts().map_err(|error| error.to_string());
+        let read = read.and_then(|(name, dtype, shape, _, bytes)| {
+            let dtype = dtype_of(dtype)?;
+            Ok(Self {
+                name,
+                dtype,
+                shape,
+                bytes,
+            })
+        });
+        read.map_err(|reason| TrainError::format(path, format!("{own}: {reason}")))
+    }
+}
+
+impl safetensors::View for &HostTensor {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
 }
 
 /// A tensor that is read when it is written.

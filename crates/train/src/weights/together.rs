@@ -11,7 +11,7 @@ use burn::{
 };
 use stovepipe_pipeline::{caught, error::ProcessError};
 
-use super::tensor_file::{self, fetched};
+use super::tensor_file::{self, HostTensor, fetched};
 use crate::{
     error::TrainError,
     processes::{Exchange, Processes},
@@ -28,22 +28,60 @@ pub(crate) fn write_together(
     tensors: impl FnOnce() -> Vec<Tensor>,
     metadata: Option<(&str, &str)>,
 ) -> Result<(), TrainError> {
+    let write = |all: Vec<Tensor>| tensor_file::write(path, all, metadata);
+    together(processes, path, tensors, |_| Ok(true), write).map(drop)
+}
+
+/// Copies all processes' tensors to the host's memory of the first process, if it has room for them. The other
+/// processes get none. Errors name the file that they will be written to.
+pub(crate) fn copy_together(
+    processes: &Processes,
+    path: &Path,
+    tensors: impl FnOnce() -> Vec<Tensor>,
+    has_room: impl FnOnce(usize) -> bool,
+) -> Result<Option<Vec<HostTensor>>, TrainError> {
+    let copy = |all: Vec<Tensor>| {
+        let copies = all.into_iter().map(|tensor| HostTensor::read(tensor, path));
+        copies.collect::<Result<Vec<_>, _>>()
+    };
+    let decide = |all: &[Tensor]| {
+        let bytes = || all.iter().map(Tensor::byte_len).sum();
+        processes.by_first(|| Ok::<_, TrainError>(has_room(bytes())))
+    };
+    let copied = together(processes, path, tensors, decide, copy)?;
+    Ok(copied.map(Option::unwrap_or_default))
+}
+
+/// What the first process does with the tensors of all, which are read one at a time; `None` in the others. Nothing
+/// is done if all processes `decide` so.
+fn together<R>(
+    processes: &Processes,
+    path: &Path,
+    tensors: impl FnOnce() -> Vec<Tensor>,
+    decide: impl FnOnce(&[Tensor]) -> Result<bool, TrainError>,
+    work: impl FnOnce(Vec<Tensor>) -> Result<R, TrainError>,
+) -> Result<Option<Option<R>>, TrainError> {
     let own = fetched(path, || Ok(tensors()));
     let listed = |own: &Vec<Tensor>| own.iter().map(listed).collect::<Vec<_>>();
     let (mut own, all) = processes.tell(own, listed)?;
     let exchange = Exchange::new(processes);
-    let written = if processes.is_first() {
+    if processes.is_first() {
         let all = all.into_iter().enumerate().skip(1);
         let all = all.flat_map(|(rank, listed)| elsewhere(&exchange, rank, listed));
         // Replicas have the same tensors.
         let mut known: HashSet<_> = own.iter().map(|tensor| tensor.name.clone()).collect();
         own.extend(all.filter(|tensor| known.insert(tensor.name.clone())));
-        exchange.asking(|| fetched(path, || tensor_file::write(path, own, metadata)))?
+    }
+    if !decide(&own)? {
+        return Ok(None);
+    }
+    let done = if processes.is_first() {
+        exchange.asking(|| fetched(path, || work(own).map(Some)))?
     } else {
         exchange.serve(|index| bytes(&own, index))?;
-        Ok(())
+        Ok(None)
     };
-    processes.agree(written)
+    processes.agree(done).map(Some)
 }
 
 /// Tensors that the first process reads from files, for all.
