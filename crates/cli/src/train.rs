@@ -351,6 +351,9 @@ impl Work for Train<'_> {
         let trainer = Trainer::new(pipeline, task, settings.training.clone())?;
         let trainer = trainer.with_base(base.transpose()?.unwrap_or_default());
         let mut trainer = trainer.on_epoch(|folder| Ok(write_report(folder)?));
+        if let Some((measured, _)) = measured {
+            trainer = trainer.expecting(measured);
+        }
         if self.measure_memory {
             let counter = memory_picture::counter(&settings.pipeline.devices);
             trainer = trainer.measuring_memory(counter);

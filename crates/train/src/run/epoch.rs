@@ -100,6 +100,10 @@ impl<L: Layer, O> Trainer<L, O> {
             )?;
             // The timeline is of the last complete mini-batch.
             if step.micro_batches.iter().sum::<usize>() == self.settings.batch_size {
+                let drift = self.drift.as_mut();
+                if let Some(line) = drift.and_then(|drift| drift.note(&step.timeline)) {
+                    progress.say(&line);
+                }
                 self.timeline = step.timeline;
             }
             if self.is_save_due(1) {

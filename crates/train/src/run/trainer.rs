@@ -10,10 +10,13 @@ use std::{
 };
 
 use serde_json::Value;
-use stovepipe_pipeline::{Flow, Inputs, Layer, Objective, Pipeline, StepError, StopHandle};
+use stovepipe_pipeline::{
+    Flow, Inputs, Layer, Measured, Objective, Pipeline, StepError, StopHandle,
+};
 use stovepipe_schedule::Timeline;
 
 use super::{
+    drift::Drift,
     folder::{METRICS, RunFolder, STEPS},
     memory::OwnMemory,
     memory_sampler::MemorySampler,
@@ -80,6 +83,7 @@ pub struct Trainer<L: Layer, O> {
     pub(super) timeline: Timeline,
     pub(super) memory: OwnMemory,
     pub(super) sampler: Option<MemorySampler>,
+    pub(super) drift: Option<Drift>,
     /// Whether the user knows that the log of steps cannot be written.
     pub(super) has_warned: bool,
     /// Whether the user knows that backward passes in halves gain nothing.
@@ -178,6 +182,7 @@ impl<L: Layer, O> Trainer<L, O> {
             timeline: Timeline::default(),
             memory: OwnMemory::new(),
             sampler: None,
+            drift: None,
             has_warned: false,
             has_checked_halves: false,
             on_epoch: None,
@@ -269,6 +274,34 @@ impl<L: Layer, O> Trainer<L, O> {
     #[must_use]
     pub fn measuring_memory(mut self, read: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.sampler = Some(MemorySampler::new(read));
+        self
+    }
+
+    /// Compares each step with times of layers that were measured before. If passes of a worker take over 15 % longer,
+    /// compared with the fastest worker, in 20 steps in a row, a line says so, with the cut that would then be best, if
+    /// that is another one. Not on GPUs, where it is not known when a pass ends, and not for windows of mini-batches.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// use stovepipe_pipeline::{Balance, Measured, Pipeline, Profiler};
+    /// use stovepipe_train::{Task, TrainSettings, Trainer, example::Dense};
+    ///
+    /// let layers: Vec<_> = (0..4).map(|_| Dense::new(8, 8)).collect();
+    /// let profile = Profiler::new().measure(&layers, Tensor::<2>::ones([16, 8], &Device::flex()))?;
+    /// let measured = Measured::from(profile);
+    /// let pipeline = Pipeline::builder(layers)
+    ///     .devices(vec![Device::flex(); 2])
+    ///     .balance(Balance::Planned(measured.clone()))
+    ///     .build()?;
+    /// let settings = TrainSettings::default();
+    /// let task = Task::classification(&settings);
+    /// let trainer = Trainer::new(pipeline, task, settings)?.expecting(&measured);
+    /// # drop(trainer);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn expecting(mut self, measured: &Measured) -> Self {
+        self.drift = Some(Drift::new(measured, self.pipeline.stages()));
         self
     }
 

@@ -1,7 +1,8 @@
 //! When a training ends, when it tests, and what it keeps and says.
 
-use std::io::Write;
+use std::{io::Write, time::Duration};
 
+use stovepipe_plan::Profile;
 use stovepipe_schedule::Rule;
 
 use super::{
@@ -232,4 +233,53 @@ fn halves_without_deferred_gradients_are_told_once() {
             .count();
         assert_eq!(found, warnings, "{said}");
     }
+}
+
+/// A layer that waits, as on a device that has become slow.
+#[derive(Module, Debug)]
+struct Waiting {
+    dense: Dense,
+    milliseconds: u64,
+}
+
+#[layer]
+impl Waiting {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        thread::sleep(Duration::from_millis(self.milliseconds));
+        self.dense.linear.forward(x)
+    }
+}
+
+/// Layers took as long as one another when they were measured. Now the first one waits, and is best alone.
+#[test]
+fn a_worker_that_has_become_slow_is_named() {
+    let layers = |milliseconds| {
+        let waiting = |dense| Waiting {
+            dense,
+            milliseconds,
+        };
+        layers().into_iter().map(waiting).collect::<Vec<_>>()
+    };
+    let mut slow = layers(0);
+    slow[0].milliseconds = 20;
+    let count = slow.len();
+    let mut text = "input = 1\nsamples = 1\n".to_owned();
+    for layer in 0..count {
+        text += &format!(
+            "[[layer]]\nname = \"{layer}\"\nforward = 1.0\nbackward = 1.0\nparameters = 1\noutput = 1\n"
+        );
+    }
+    let measured = Profile::from_toml(&text).unwrap().into();
+    let said = Said::default();
+    let out = said.clone();
+    let directory = tempfile::tempdir().unwrap();
+    let folder = RunFolder::create(&directory.path().join("run")).unwrap();
+    let mut trainer = trainer(built(&evenly(2), slow), constant(1e-3, 2)).expecting(&measured);
+    trainer
+        .run(&usual_data(), &folder, |_, _| Progress::written(out))
+        .unwrap();
+    let said = String::from_utf8(said.0.lock().unwrap().clone()).unwrap();
+    let line = format!("--balance 1,{} would now be best", count - 1);
+    assert!(said.contains("passes of worker 0 took "), "{said}");
+    assert_eq!(said.matches(&line).count(), 1, "{said}");
 }
