@@ -21,7 +21,7 @@ use stovepipe::{
         checkpoint::{Checkpoint, Checkpoints},
         data,
         run::check_resume,
-        settings::{AllReduceSetting, AvailableMemory, cores},
+        settings::{AllReduceSetting, AvailableMemory, BalanceSetting, cores},
     },
 };
 use stovepipe_report::Report;
@@ -351,7 +351,10 @@ impl Work for Train<'_> {
         let trainer = Trainer::new(pipeline, task, settings.training.clone())?;
         let trainer = trainer.with_base(base.transpose()?.unwrap_or_default());
         let mut trainer = trainer.on_epoch(|folder| Ok(write_report(folder)?));
-        if let Some((measured, _)) = measured {
+        let by_time = [BalanceSetting::Auto, BalanceSetting::Time];
+        if let Some((measured, _)) = measured
+            && by_time.contains(&settings.pipeline.balance)
+        {
             trainer = trainer.expecting(measured);
         }
         if self.measure_memory {

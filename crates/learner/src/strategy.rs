@@ -15,9 +15,10 @@ use crate::Staged;
 /// A strategy for `SupervisedTraining` that trains a [`Staged`] model. The default strategy gives the same bits; this one
 ///
 /// - ends the training with an error if a step fails (`LearningResult::error`), where the default one panics;
-/// - has data loaders make batches on the device of the first stage, not on Burn's default device;
 /// - continues the count of steps when a training resumes, on which random numbers depend: with a loader that yields
 ///   batches of one size, the last of an epoch excepted;
+/// - ends the training as an interruption does if the pipeline's
+///   [stop handle](stovepipe_pipeline::Pipeline::stop_handle) is used;
 /// - tells layers that change while they train, such as drop-path,
 ///   [how far](stovepipe_pipeline::Pipeline::set_progress) the training is.
 ///
@@ -184,7 +185,7 @@ where
             let output = match model.try_train(item) {
                 Ok(output) => output,
                 Err(error) => {
-                    self.interrupter.fail(failed(&error));
+                    self.end_by(&error);
                     break;
                 }
             };
@@ -226,12 +227,17 @@ where
         let (model, mut batches, mut iteration) = (self.learner.model(), loader.iter(), 0);
         while let Some(item) = batches.next() {
             iteration += 1;
-            let output = item.map_err(TrainingError::from);
-            let output = output.and_then(|item| model.try_infer(item).map_err(|own| failed(&own)));
-            let output = match output {
-                Ok(output) => output,
+            let item = match item {
+                Ok(item) => item,
                 Err(error) => {
                     self.interrupter.fail(error);
+                    break;
+                }
+            };
+            let output = match model.try_infer(item) {
+                Ok(output) => output,
+                Err(error) => {
+                    self.end_by(&error);
                     break;
                 }
             };
@@ -244,6 +250,14 @@ where
         }
         let end = self.events.process_valid(LearnerEvent::EndSplit(epoch));
         self.interrupter.fail_on_error(end);
+    }
+
+    /// Ends the training by a step that did not end well. A pipeline's stop handle is no error.
+    fn end_by(&self, error: &StepError) {
+        match error {
+            StepError::Stopped => self.interrupter.stop(Some("the pipeline was stopped")),
+            error => self.interrupter.fail(failed(error)),
+        }
     }
 
     /// Before the first step of a training that resumes: the steps of earlier epochs, from the size of a batch.

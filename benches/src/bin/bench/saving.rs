@@ -41,8 +41,9 @@ pub struct Flags {
 
 const NOTE: &str = "\
 A training through two stages with AdamW, on two threads, that makes a checkpoint after every fourth step. A thread
-writes it during the next steps; the first of them has the copy in its time. step: the last of each four. saving: the
-first of each four over the last. checkpoint: what the others take more than the last, all together.";
+writes it during the next steps; the first of them has the copy in its time. step: the last of each four; without: a
+step of another training, which makes none. saving: the first of each four over the last. checkpoint: what the others
+take more than the last, all together.";
 
 /// Steps from one checkpoint to the next.
 const EVERY: usize = 4;
@@ -118,6 +119,15 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
     report.save(&flags.out)
 }
 
+/// What a training took.
+struct Trained {
+    /// Of each step.
+    seconds: Vec<f64>,
+    /// Of a checkpoint.
+    bytes: u64,
+    parameters: usize,
+}
+
 impl<L, T> SavedModel<L, T>
 where
     L: Layer<Side = ()>,
@@ -125,11 +135,36 @@ where
     T: Flow,
     CrossEntropy: Objective<L::Output, T>,
 {
-    fn measure(&self, disk: &Path) -> Result<[Cell; 7], Failure> {
+    fn measure(&self, disk: &Path) -> Result<[Cell; 8], Failure> {
+        let without = self.train(disk, 0, self.steps.div_ceil(EVERY))?;
+        let trained = self.train(disk, EVERY, 0)?;
+        // The first four come before the first checkpoint, and the first of all is slower.
+        let four = trained.seconds[EVERY..].chunks_exact(EVERY);
+        let each = |of: fn(&[f64]) -> f64| Seconds(four.clone().map(of).collect());
+        let (first, last) = (each(|four| four[0]), each(|four| four[EVERY - 1]));
+        let more = each(|four| four.iter().map(|own| own - four[EVERY - 1]).sum());
+        let saving = first.over(&last);
+        let without = Seconds(without.seconds[1..].to_vec());
+        let mebibytes = trained.bytes as f64 / f64::from(1 << 20);
+        Ok([
+            cell("model", "model", 0, self.name),
+            cell("parameters", "parameters", 0, trained.parameters),
+            cell("mebibytes", "MiB", 1, mebibytes),
+            cell("without_ms", "without ms", 1, 1e3 * without.median()),
+            cell("step_ms", "step ms", 1, 1e3 * last.median()),
+            cell("saving_ratio", "saving", 3, saving.median()),
+            cell("spread_percent", "±%", 1, 100.0 * saving.spread()),
+            cell("checkpoint_ms", "checkpoint ms", 1, 1e3 * more.median()),
+        ])
+    }
+
+    /// Trains so many steps, 0 for all, with a checkpoint every so many, and one at the end.
+    fn train(&self, disk: &Path, save_every: usize, max_steps: usize) -> Result<Trained, Failure> {
         let settings = TrainSettings {
             epochs: 1,
+            max_steps,
             batch_size: self.samples,
-            save_every: EVERY,
+            save_every,
             label_smoothing: 0.0,
             ..TrainSettings::default()
         };
@@ -151,22 +186,11 @@ where
             let rate = rate.ok_or("a step without its time")?;
             Ok::<_, Failure>(self.samples as f64 / rate)
         };
-        let seconds = steps.lines().map(seconds).collect::<Result<Vec<_>, _>>()?;
-        // The first four come before the first checkpoint, and the first of all is slower.
-        let four = seconds[EVERY..].chunks_exact(EVERY);
-        let each = |of: fn(&[f64]) -> f64| Seconds(four.clone().map(of).collect());
-        let (with, without) = (each(|four| four[0]), each(|four| four[EVERY - 1]));
-        let more = each(|four| four.iter().map(|own| own - four[EVERY - 1]).sum());
-        let (step, saving) = (without.median(), with.over(&without));
-        Ok([
-            cell("model", "model", 0, self.name),
-            cell("parameters", "parameters", 0, summary.parameters),
-            cell("mebibytes", "MiB", 1, bytes as f64 / f64::from(1 << 20)),
-            cell("step_ms", "step ms", 1, 1e3 * step),
-            cell("saving_ratio", "saving", 3, saving.median()),
-            cell("spread_percent", "±%", 1, 100.0 * saving.spread()),
-            cell("checkpoint_ms", "checkpoint ms", 1, 1e3 * more.median()),
-        ])
+        Ok(Trained {
+            seconds: steps.lines().map(seconds).collect::<Result<_, _>>()?,
+            bytes,
+            parameters: summary.parameters,
+        })
     }
 }
 

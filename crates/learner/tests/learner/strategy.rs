@@ -1,6 +1,7 @@
 //! `PipelineStrategy`, next to burn-train's default strategy.
 
 use burn_train::TrainingError;
+use stovepipe_pipeline::{KeyedRng, StopHandle, nn::Dropout};
 
 use crate::*;
 
@@ -45,6 +46,100 @@ fn a_training_that_resumes_counts_on() {
     assert_eq!(resumed.pipeline().steps(), 21);
     let progress = resumed.pipeline().progress();
     assert!((progress - 2.96 / 3.0).abs() < 1e-9, "{progress}");
+}
+
+/// A layer that drops outputs.
+#[derive(Module, Debug)]
+struct Dropping {
+    linear: Linear,
+    dropout: Dropout,
+}
+
+#[layer]
+impl Dropping {
+    fn forward(&self, x: Tensor<2>, rng: &mut KeyedRng) -> Tensor<2> {
+        let x = self.linear.forward(x).tanh();
+        if x.dims()[1] == 4 {
+            x
+        } else {
+            self.dropout.forward(x, rng)
+        }
+    }
+}
+
+type DroppingModel = Staged<Dropping, CrossEntropy, Points, Tensor<1, Int>, ClassificationOutput>;
+
+/// Two epochs and a third after a break are three epochs, with random numbers. With the default strategy, they are not.
+#[test]
+fn random_numbers_are_those_without_the_break() {
+    Device::flex().seed(5);
+    let device = Device::flex();
+    let dropping = |(from, to)| Dropping {
+        linear: LinearConfig::new(from, to).init(&device),
+        dropout: Dropout::new(0.3),
+    };
+    let layers: Vec<_> = [(2, 16), (16, 16), (16, 4)].map(dropping).to_vec();
+    let train = |directory: &Path, epochs, from: Option<usize>, is_staged| {
+        let builder = Pipeline::builder(layers.clone()).devices(vec![device.clone(); 2]);
+        let pipeline = builder.micro_batches(2).build().unwrap();
+        let objective = CrossEntropy::new();
+        let model: DroppingModel =
+            Staged::new(pipeline, objective, Batch::from, ClassificationOutput::new);
+        let (train, valid) = (loader(items(0, TRAINING)), loader(items(1000, 30)));
+        let mut training = SupervisedTraining::new(directory, train, valid)
+            .metrics((LossMetric::new(),))
+            .with_application_logger(None)
+            .with_default_checkpointers()
+            .renderer(Box::new(Bars::written(std::io::sink())))
+            .num_epochs(epochs);
+        if let Some(epoch) = from {
+            training = training.checkpoint(epoch);
+        }
+        if is_staged {
+            training = training.with_training_strategy(PipelineStrategy.into());
+        }
+        let learner = Learner::new(model, AdamConfig::new().init(), rates().init().unwrap());
+        numbers(&training.launch(learner).model)
+    };
+    for is_staged in [true, false] {
+        let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let whole = train(directories[0].path(), 3, None, is_staged);
+        train(directories[1].path(), 2, None, is_staged);
+        let resumed = train(directories[1].path(), 3, Some(2), is_staged);
+        assert_eq!(whole == resumed, is_staged);
+    }
+}
+
+/// Points that end the training when the second mini-batch is made.
+#[derive(Clone)]
+struct Stopping(StopHandle, Arc<Mutex<usize>>);
+
+impl Batcher<Item, Points> for Stopping {
+    fn batch(&self, items: Vec<Item>, device: &Device) -> Points {
+        let mut made = self.1.lock().unwrap();
+        *made += 1;
+        if *made == 2 {
+            self.0.stop();
+        }
+        PointBatcher.batch(items, device)
+    }
+}
+
+#[test]
+fn a_stop_handle_is_an_interruption() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipeline = pipeline(2);
+    let batcher = Stopping(pipeline.stop_handle(), Arc::default());
+    let train = DataLoaderBuilder::new(batcher).batch_size(BATCH);
+    let train = train.build(InMemDataset::new(items(0, TRAINING)));
+    let training = SupervisedTraining::new(directory.path(), train, loader(items(0, 8)))
+        .with_application_logger(None)
+        .renderer(Box::new(Bars::written(std::io::sink())));
+    let result = staged(training).launch(learner(pipeline));
+    assert!(result.error.is_none());
+    let reason = result.interrupted.unwrap().reason;
+    assert_eq!(reason.as_deref(), Some("the pipeline was stopped"));
+    assert_eq!(result.model.pipeline().steps(), 1);
 }
 
 #[derive(Clone)]

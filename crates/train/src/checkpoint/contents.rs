@@ -74,27 +74,29 @@ impl<L: Layer> Contents<'_, L> {
         })
     }
 
-    /// Copies them, if `has_room` for the bytes of each file.
+    /// Copies them, if `has_room` for the bytes of each file and of those before it.
     pub(crate) fn copy(
         &self,
         has_room: impl Fn(usize) -> bool,
     ) -> Result<Option<Copied>, TrainError> {
-        let (processes, mut all) = (&self.processes(), Vec::new());
+        let (processes, mut all) = (&self.processes(), Copied(Vec::new()));
         for own in self.files()? {
-            let copied = copy_together(processes, own.name.as_ref(), own.tensors, &has_room)?;
+            let before = all.bytes();
+            let has_room = |bytes| has_room(before + bytes);
+            let copied = copy_together(processes, own.name.as_ref(), own.tensors, has_room)?;
             let Some(tensors) = copied else {
                 return Ok(None);
             };
-            all.push(TensorsOf {
+            all.0.push(TensorsOf {
                 tensors,
                 name: own.name,
                 metadata: own.metadata,
             });
         }
-        Ok(Some(Copied(all)))
+        Ok(Some(all))
     }
 
-    /// The optimizer's state has a file for each stage, so that the host holds only one stage's state at a time.
+    /// The optimizer's state has a file for each stage: without a copy, the host holds the state of one at a time.
     fn files(&self) -> Result<Vec<TensorsOf<List<'_>>>, TrainError> {
         let (processes, mut all) = (self.processes(), Vec::new());
         let average = self.average.as_deref().map(WeightAverage::pipeline);
@@ -192,6 +194,11 @@ impl<L: Layer> Contents<'_, L> {
 }
 
 impl Copied {
+    pub(crate) fn bytes(&self) -> usize {
+        let tensors = self.0.iter().flat_map(|own| &own.tensors);
+        tensors.map(HostTensor::bytes).sum()
+    }
+
     pub(super) fn save(&self, folder: &Path, files: &Files) -> Result<(), TrainError> {
         self.0.iter().try_for_each(|own| {
             let (path, metadata) = (folder.join(&own.name), own.metadata());

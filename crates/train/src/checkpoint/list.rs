@@ -163,6 +163,10 @@ impl Checkpoints {
         }
     }
 
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// All complete checkpoints, the oldest first.
     ///
     /// # Errors

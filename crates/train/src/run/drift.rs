@@ -19,8 +19,8 @@ pub(super) struct Drift {
     /// Steps in a row in which a worker was slower, and the sums of their ratios by worker.
     steps: usize,
     sums: Vec<f64>,
-    /// The cut that was said last.
-    said: Vec<usize>,
+    /// The cuts that were said; none for a worker that was named without one.
+    said: Vec<Option<Vec<usize>>>,
 }
 
 impl Drift {
@@ -40,7 +40,7 @@ impl Drift {
         }
     }
 
-    /// Takes a step. Returns a line for the user if workers have drifted apart and another cut would be faster.
+    /// Takes a step. Returns a line for the user if workers have drifted apart.
     pub(super) fn note(&mut self, timeline: &Timeline) -> Option<String> {
         // On a GPU, passes end later than their spans.
         let ratios = self.ratios(timeline).filter(|_| !timeline.host_time);
@@ -61,20 +61,24 @@ impl Drift {
         let ratios: Vec<_> = self.sums.iter().map(|sum| sum / of_steps).collect();
         self.steps = 0;
         self.sums.fill(0.0);
-        let cut = self.best(&ratios)?;
-        let now: Vec<_> = self.stages.iter().map(|stage| stage.layers.len()).collect();
-        if cut == now || cut == self.said {
+        let now: Vec<_> = (self.stages.iter())
+            .map(|stage| stage.layers.len())
+            .collect();
+        let cut = self.best(&ratios).filter(|cut| *cut != now);
+        if self.said.contains(&cut) {
             return None;
         }
-        self.said.clone_from(&cut);
+        self.said.push(cut.clone());
         let slowest = slowest(&ratios);
         let worker = ratios.iter().position(|&ratio| ratio == slowest)?;
         let relative = slowest / fastest(&ratios);
-        let cut = BalanceSetting::Layers(cut);
+        let cut = cut.map(BalanceSetting::Layers);
+        let better = cut.map(|cut| format!(": by time, --balance {cut} would now be best"));
         Some(format!(
             "warning: in the last {}, passes of worker {worker} took {relative:.2} times as long as \
-             measured before, compared with the fastest worker: --balance {cut} would now be best",
-            count(STEPS, "step")
+             measured before, compared with the fastest worker{}",
+            count(STEPS, "step"),
+            better.unwrap_or_default()
         ))
     }
 
@@ -186,7 +190,7 @@ mod tests {
         let mut drift = drift();
         assert_eq!(lines(&mut drift, 19, [4.0, 12.0]), [""; 0]);
         let said = "warning: in the last 20 steps, passes of worker 1 took 3.00 times as long as measured \
-                    before, compared with the fastest worker: --balance 6,2 would now be best";
+                    before, compared with the fastest worker: by time, --balance 6,2 would now be best";
         assert_eq!(lines(&mut drift, 1, [4.0, 12.0]), [said]);
         assert_eq!(lines(&mut drift, 100, [4.0, 12.0]), [""; 0]);
         let other = lines(&mut drift, 20, [12.0, 4.0]);
@@ -206,8 +210,15 @@ mod tests {
             assert_eq!(lines(&mut drift, 19, [4.0, 12.0]), [""; 0]);
             assert_eq!(lines(&mut drift, 1, [4.0, 4.0]), [""; 0]);
         }
-        // A layer is a quarter of a stage: the cut stays the best.
-        assert_eq!(lines(&mut drift, 100, [4.0, 4.7]), [""; 0]);
+    }
+
+    /// A layer is a quarter of a stage: the cut stays the best.
+    #[test]
+    fn a_worker_is_named_without_a_better_cut() {
+        let lines = lines(&mut drift(), 100, [4.0, 4.7]);
+        let end = "took 1.18 times as long as measured before, compared with the fastest worker";
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].ends_with(end), "{lines:?}");
     }
 
     #[test]

@@ -61,8 +61,10 @@ impl<L: Layer, O> Trainer<L, O> {
             let update = self.update(batches);
             self.pipeline.set_progress(rate.progress(update));
             // A copy would count.
-            if self.sampler.as_ref().is_some_and(MemorySampler::is_due) {
-                self.end_saving(folder, progress)?;
+            if let (Some(sampler), Some(saving)) = (&self.sampler, &self.saving)
+                && sampler.is_due()
+            {
+                saving.wait();
             }
             let sampling = self.sampler.as_mut().and_then(MemorySampler::begin);
             let batch_started = Instant::now();

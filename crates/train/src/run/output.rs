@@ -1,8 +1,11 @@
 //! What a training writes: checkpoints, metrics, and the files at its end.
 
-use std::{error::Error, fs};
+use std::{error::Error, fs, io};
 
-use stovepipe_pipeline::{Layer, Stage, count_parameters, error::ProcessError};
+use stovepipe_pipeline::{
+    Layer, Stage, caught, count_parameters,
+    error::{Panicked, ProcessError},
+};
 
 use super::{
     epoch::Trained,
@@ -48,34 +51,44 @@ impl<L: Layer, O> Trainer<L, O> {
         let (by, settings) = (self.task.primary().cloned(), self.settings.clone());
         let (checkpoints, processes) = (folder.checkpoints(), self.processes.clone());
         processes.first(|| folder.check())?;
-        let copies = self.copies && !processes.of_first(checkpoints.has(&state))?;
-        let copied = match copies {
-            true => (self.contents()).copy(|bytes| has_room(bytes, free_memory())),
+        let is_new = !processes.of_first(checkpoints.has(&state))?;
+        let (free, held) = (free_memory(), self.largest_copy);
+        let copied = match is_new {
+            true => (self.contents()).copy(|bytes| has_room(bytes, held, free)),
             false => Ok(None),
         };
-        if copies && matches!(copied, Ok(None)) {
-            self.copies = false;
-            let why = "this host's memory has no room for copies of them";
-            progress.say(&format!(
-                "training waits while checkpoints are written: {why}"
-            ));
+        if is_new && matches!(copied, Ok(None)) && !std::mem::replace(&mut self.has_waited, true) {
+            let why = "this host's memory has no room for a copy";
+            let line = format!("training waits while a checkpoint is written: {why}");
+            progress.say(&line);
         }
         let saved = match copied {
             Err(error) => Err(error),
             Ok(Some(copied)) => {
+                self.largest_copy = self.largest_copy.max(copied.bytes());
                 let write = move || {
                     let (mut said, keep) = (Vec::new(), keep(by.as_ref(), &settings));
-                    let result = with_room(
-                        (&Processes::default(), &checkpoints),
-                        keep,
-                        |line| said.push(line.to_owned()),
-                        || checkpoints.save_copy(&copied, &state, keep),
-                    );
+                    let work = || {
+                        with_room(
+                            (&Processes::default(), &checkpoints),
+                            keep,
+                            |line| said.push(line.to_owned()),
+                            || false,
+                            || checkpoints.save_copy(&copied, &state, keep),
+                        )
+                    };
+                    let failed = |panicked: Panicked| {
+                        let error = io::Error::other(panicked.message);
+                        Err(TrainError::file(checkpoints.folder())(error))
+                    };
+                    let result = caught(work).unwrap_or_else(failed);
                     Saved { said, result }
                 };
-                let begin = || Saving::begin(write).map_err(TrainError::file(&folder.file("")));
-                let begun = processes.first(begin);
-                begun.map(|own| self.saving = Some(own.unwrap_or_else(Saving::elsewhere)))
+                self.saving = Some(match processes.is_first() {
+                    true => Saving::begin(write),
+                    false => Saving::Elsewhere,
+                });
+                Ok(())
             }
             Ok(None) => {
                 let (keep, contents) = (keep(by.as_ref(), &settings), self.contents());
@@ -83,6 +96,7 @@ impl<L: Layer, O> Trainer<L, O> {
                     (&processes, &checkpoints),
                     keep,
                     |line| progress.say(line),
+                    || false,
                     || checkpoints.save(&contents, &state, keep),
                 )
             }
@@ -114,6 +128,19 @@ impl<L: Layer, O> Trainer<L, O> {
             self.processes.first(|| folder.check())?;
         }
         self.judge(saved, progress)
+    }
+
+    /// Waits until the last checkpoint is written, after an error: without the other processes.
+    pub(super) fn end_saving_alone(&mut self, progress: &mut Progress) {
+        let Some(saved) = self.saving.take().and_then(Saving::end) else {
+            return;
+        };
+        saved.said.iter().for_each(|line| progress.say(line));
+        if let Err(error) = saved.result {
+            progress.say(&format!(
+                "warning: the checkpoint cannot be written: {error}"
+            ));
+        }
     }
 
     /// What the settings say of a checkpoint that was saved or not.
@@ -177,7 +204,10 @@ impl<L: Layer, O> Trainer<L, O> {
         write: impl Fn() -> Result<R, E>,
     ) -> Result<R, E> {
         let keep = keep(self.task.primary(), &self.settings);
-        with_room((&self.processes, &folder.checkpoints()), keep, say, write)
+        // A checkpoint that is being written may fail for the same reason, and leave its room.
+        let settle = || self.saving.as_ref().is_some_and(Saving::wait);
+        let place = (&self.processes, &folder.checkpoints());
+        with_room(place, keep, say, settle, write)
     }
 
     /// Reports the current epoch, as far as it was trained.
@@ -363,17 +393,19 @@ fn keep<'a>(by: Option<&'a About>, settings: &TrainSettings) -> Keep<'a> {
     }
 }
 
-/// Whether the host's memory has room for a copy of so many bytes, and leaves as much: training needs some as well.
-fn has_room(bytes: usize, free: Option<u64>) -> bool {
-    free.is_none_or(|free| 2 * bytes as u64 <= free)
+/// Whether the host's memory has room for a copy of so many bytes, and as much again for what else needs some. An
+/// earlier copy may be `held`: allocators keep freed memory.
+fn has_room(bytes: usize, held: usize, free: Option<u64>) -> bool {
+    free.is_none_or(|free| 2 * bytes as u64 <= free + held as u64)
 }
 
-/// Writes something. While the disk is full, removes the oldest checkpoint that is neither the
+/// Writes something. If the disk is full, first tries again if something had to `settle`. While the disk is full, removes the oldest checkpoint that is neither the
 /// newest nor one of the best, and tries again.
 fn with_room<R, E: From<TrainError> + From<ProcessError> + Error + 'static>(
     (processes, checkpoints): (&Processes, &Checkpoints),
     keep: Keep<'_>,
     mut say: impl FnMut(&str),
+    settle: impl Fn() -> bool,
     write: impl Fn() -> Result<R, E>,
 ) -> Result<R, E> {
     loop {
@@ -383,6 +415,9 @@ fn with_room<R, E: From<TrainError> + From<ProcessError> + Error + 'static>(
         };
         if !processes.of_first(is_disk_full(&error))? {
             return Err(error);
+        }
+        if processes.of_first(settle())? {
+            continue;
         }
         let Some(name) = processes.by_first(|| checkpoints.remove_oldest(keep))? else {
             return Err(error);

@@ -1,14 +1,21 @@
 //! Checkpoints that are written while training goes on.
 
 use std::{
-    io, panic,
+    sync::Arc,
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use crate::error::TrainError;
 
-/// A checkpoint that a thread of the first process writes. The other processes only know of it.
-pub(super) struct Saving(Option<JoinHandle<Saved>>);
+const POLL: Duration = Duration::from_millis(5);
+
+/// A checkpoint that the first process writes. The other processes only know of it.
+pub(super) enum Saving {
+    Elsewhere,
+    By(JoinHandle<Saved>),
+    Over(Saved),
+}
 
 /// What came of it.
 pub(super) struct Saved {
@@ -18,27 +25,45 @@ pub(super) struct Saved {
 }
 
 impl Saving {
-    pub(super) fn elsewhere() -> Self {
-        Self(None)
-    }
-
-    pub(super) fn begin(write: impl FnOnce() -> Saved + Send + 'static) -> io::Result<Self> {
+    /// Writes on a thread; on this one if the system has none.
+    pub(super) fn begin(write: impl Fn() -> Saved + Send + Sync + 'static) -> Self {
+        let write = Arc::new(write);
+        let own = write.clone();
         let thread = thread::Builder::new().name("checkpoint".to_owned());
-        let thread = thread.spawn(|| {
+        let thread = thread.spawn(move || {
             yield_to_training();
-            write()
+            own()
         });
-        Ok(Self(Some(thread?)))
+        thread.map_or_else(|_| Self::Over(write()), Self::By)
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.0.as_ref().is_some_and(JoinHandle::is_finished)
+        match self {
+            Self::Elsewhere => false,
+            Self::By(thread) => thread.is_finished(),
+            Self::Over(_) => true,
+        }
     }
 
-    /// Waits for its end.
-    pub(super) fn end(mut self) -> Option<Saved> {
-        let ended = self.0.take()?.join();
-        Some(ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked)))
+    /// Waits in this process alone. Returns whether it had to.
+    pub(super) fn wait(&self) -> bool {
+        let Self::By(thread) = self else {
+            return false;
+        };
+        let waits = !thread.is_finished();
+        while !thread.is_finished() {
+            thread::sleep(POLL);
+        }
+        waits
+    }
+
+    pub(super) fn end(self) -> Option<Saved> {
+        match self {
+            Self::Elsewhere => None,
+            // What writes catches its own panics.
+            Self::By(thread) => thread.join().ok(),
+            Self::Over(saved) => Some(saved),
+        }
     }
 }
 
@@ -50,12 +75,3 @@ fn yield_to_training() {
 
 #[cfg(target_os = "linux")]
 const LOWEST: i32 = 19;
-
-/// Nothing writes to a run's folder after its training.
-impl Drop for Saving {
-    fn drop(&mut self) {
-        if let Some(thread) = self.0.take() {
-            let _ = thread.join();
-        }
-    }
-}

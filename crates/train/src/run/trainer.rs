@@ -2,6 +2,7 @@
 
 use std::{
     error::Error,
+    panic::{self, AssertUnwindSafe, resume_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -91,8 +92,10 @@ pub struct Trainer<L: Layer, O> {
     on_epoch: Option<OnEpoch>,
     /// The checkpoint that is being written.
     pub(super) saving: Option<Saving>,
-    /// Whether the host's memory has had room for copies of checkpoints.
-    pub(super) copies: bool,
+    /// Bytes of the largest copy so far.
+    pub(super) largest_copy: usize,
+    /// Whether the user knows that training waits for checkpoints.
+    pub(super) has_waited: bool,
     pub(super) base: Base,
     pub(super) processes: Processes,
 }
@@ -187,7 +190,8 @@ impl<L: Layer, O> Trainer<L, O> {
             has_checked_halves: false,
             on_epoch: None,
             saving: None,
-            copies: true,
+            largest_copy: 0,
+            has_waited: false,
             base: Base::default(),
             processes: Processes::of(&pipeline),
             pipeline,
@@ -277,9 +281,10 @@ impl<L: Layer, O> Trainer<L, O> {
         self
     }
 
-    /// Compares each step with times of layers that were measured before. If passes of a worker take over 15 % longer,
-    /// compared with the fastest worker, in 20 steps in a row, a line says so, with the cut that would then be best, if
-    /// that is another one. Not on GPUs, where it is not known when a pass ends, and not for windows of mini-batches.
+    /// Compares each step with times of these layers that were measured before. If passes of a worker take over 15 %
+    /// longer, compared with the fastest worker, in 20 steps in a row, a line says so. If each worker has one stage, and
+    /// each stage one worker, it also has the cut that would then be best by time, if that is another one. Not on GPUs,
+    /// where it is not known when a pass ends, and not for windows of mini-batches.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -390,21 +395,6 @@ impl<L: Layer, O> Trainer<L, O> {
     where
         O: Objective<L::Output, T>,
     {
-        let done = self.train(source, folder, progress);
-        // After an error, too, nothing writes there any more.
-        self.saving = None;
-        done
-    }
-
-    fn train<T: Flow>(
-        &mut self,
-        source: &dyn Source<L::Input, T, L::Side>,
-        folder: &RunFolder,
-        progress: impl FnOnce(usize, usize) -> Progress,
-    ) -> Result<Summary, TrainError>
-    where
-        O: Objective<L::Output, T>,
-    {
         let samples = data::check(source, self.settings.batch_size)?;
         self.check_batches(samples)?;
         check_samples(&mut self.state, samples)?;
@@ -441,15 +431,42 @@ impl<L: Layer, O> Trainer<L, O> {
                 at.display()
             ));
         }
+        let train = || self.train(batches, source, folder, &mut progress);
+        let trained = panic::catch_unwind(AssertUnwindSafe(train));
+        // Whatever has happened, nothing writes to the folder after this.
+        self.end_saving_alone(&mut progress);
+        let (tested, stopped) = trained.unwrap_or_else(|panicked| resume_unwind(panicked))?;
+        progress.finish();
+        let tested = match tested {
+            Some(tested) => tested,
+            // All epochs were already over, or the last one before a stop was not tested.
+            None => self.test_to_the_end(source)?.0,
+        };
+        self.write(folder, (tested, stopped), &mut progress)
+    }
+
+    /// Trains the remaining epochs. Returns the last test, if the last epoch had one, and whether it was stopped.
+    fn train<T: Flow>(
+        &mut self,
+        batches: usize,
+        source: &dyn Source<L::Input, T, L::Side>,
+        folder: &RunFolder,
+        progress: &mut Progress,
+    ) -> Result<(Option<Tested>, bool), TrainError>
+    where
+        O: Objective<L::Output, T>,
+    {
         let (mut tested, mut stopped) = (None, false);
         while !self.is_over() && !stopped {
             let is_cut = match self.pipeline.is_asynchronous() {
-                false => self.train_epoch(batches, source, folder, &mut progress)?,
-                true => self.train_windows(batches, source, folder, &mut progress)?,
+                false => self.train_epoch(batches, source, folder, progress)?,
+                true => self.train_windows(batches, source, folder, progress)?,
             };
-            self.check_loss(&mut progress)?;
+            self.check_loss(progress)?;
             if is_cut {
-                self.save(folder, &mut progress)?;
+                self.save(folder, progress)?;
+                // Nothing is trained meanwhile, and whoever stopped the run may kill it soon.
+                self.end_saving(folder, progress)?;
             }
             stopped = is_cut && !self.is_at_limit();
             let mut found = None;
@@ -460,13 +477,13 @@ impl<L: Layer, O> Trainer<L, O> {
                 found = Some(tested);
             }
             stopped = self.processes.any(stopped || self.is_asked_to_end())?;
-            self.report_epoch(batches, found.as_ref(), folder, &mut progress)?;
+            self.report_epoch(batches, found.as_ref(), folder, progress)?;
             if let Err(error) = self.show_epoch(folder) {
                 progress.say(&format!("warning: training continues: {error}"));
             }
             if !is_cut {
                 self.end_epoch(found.as_ref());
-                self.save(folder, &mut progress)?;
+                self.save(folder, progress)?;
             }
             tested = found;
             if self.is_out_of_patience() && !self.has_all_epochs() {
@@ -477,14 +494,8 @@ impl<L: Layer, O> Trainer<L, O> {
                 break;
             }
         }
-        self.end_saving(folder, &mut progress)?;
-        progress.finish();
-        let tested = match tested {
-            Some(tested) => tested,
-            // All epochs were already over, or the last one before a stop was not tested.
-            None => self.test_to_the_end(source)?.0,
-        };
-        self.write(folder, (tested, stopped), &mut progress)
+        self.end_saving(folder, progress)?;
+        Ok((tested, stopped))
     }
 
     /// Writes the timeline so far, and calls the function for the end of an epoch.

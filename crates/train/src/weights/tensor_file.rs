@@ -118,6 +118,10 @@ impl HostTensor {
         });
         read.map_err(|reason| TrainError::format(path, format!("{own}: {reason}")))
     }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
 }
 
 impl safetensors::View for &HostTensor {

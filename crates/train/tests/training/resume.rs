@@ -1,6 +1,9 @@
 //! Trainings that stop early and resume.
 
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use stovepipe_pipeline::{Batch, KeyedRng, nn::Dropout};
 
@@ -486,6 +489,42 @@ fn the_newest_and_the_best_are_kept() {
             assert!(is_best, "{metrics:?}");
         }
     }
+}
+
+/// The data fail, or panic, while the checkpoint of the step before is written: it is complete when the training has ended.
+#[test]
+fn a_checkpoint_that_is_being_written_outlives_an_error() {
+    let panicking = tapped(usual_data(), |_| {
+        |number, batch| {
+            assert!(number < 6, "the end");
+            batch
+        }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let settings = TrainSettings {
+        save_every: 1,
+        keep_last: 2,
+        ..settings(OptimizerSetting::Adam, 1e-2, 2)
+    };
+    let check = |name: &str, data: &dyn Source<Tensor<2>, Tensor<1, Int>>| {
+        let folder = RunFolder::create(&directory.path().join(name)).unwrap();
+        let mut trainer = trainer(noisy(2), settings.clone());
+        let run = || {
+            let summary = trainer.run(data, &folder, |_, _| Progress::silent());
+            assert_matches!(summary, Err(TrainError::Data(_)));
+        };
+        let panicked = catch_unwind(AssertUnwindSafe(run)).is_err();
+        // Whether a mini-batch is the last one is asked before it is saved: that panics.
+        let steps = trainer.pipeline().steps() - u64::from(panicked);
+        assert!(steps > 3, "{steps}");
+        let newest = format!("epoch-0000-batch-{steps:07}");
+        assert_eq!(names(&folder.file("")).last(), Some(&newest));
+        let left = fs::read_dir(folder.file("checkpoints")).unwrap();
+        assert_eq!(left.count(), settings.keep_last);
+        panicked
+    };
+    assert!(!check("failed", &failing_after(6)));
+    assert!(check("panicked", &panicking));
 }
 
 /// A file is in the place of the folder of checkpoints.
