@@ -167,14 +167,7 @@ where
             .fail_on_error(self.events.process_train(begin));
         let (mut batches, mut iteration, mut waiting) = (loader.iter(), 0, 0);
         let (mut sum, mut before) = (GradientsAccumulator::new(), 0);
-        while let Some(item) = batches.next() {
-            let item = match item {
-                Ok(item) => item,
-                Err(error) => {
-                    self.interrupter.fail(error);
-                    break;
-                }
-            };
+        while let Some(item) = self.unless_failed(batches.next()) {
             let progress = batches.progress();
             self.count_earlier(&progress, epoch);
             let done = before as f64 / progress.items_total.max(1) as f64;
@@ -182,12 +175,8 @@ where
             (model.pipeline()).set_progress(((epoch - 1) as f64 + done) / self.epochs as f64);
             before = progress.items_processed;
             iteration += 1;
-            let output = match model.try_train(item) {
-                Ok(output) => output,
-                Err(error) => {
-                    self.end_by(&error);
-                    break;
-                }
+            let Some(output) = self.unless_ended(model.try_train(item)) else {
+                break;
             };
             let gradients = if self.accumulate > 1 {
                 sum.accumulate(&model, output.grads);
@@ -225,21 +214,10 @@ where
         self.interrupter
             .fail_on_error(self.events.process_valid(begin));
         let (model, mut batches, mut iteration) = (self.learner.model(), loader.iter(), 0);
-        while let Some(item) = batches.next() {
+        while let Some(item) = self.unless_failed(batches.next()) {
             iteration += 1;
-            let item = match item {
-                Ok(item) => item,
-                Err(error) => {
-                    self.interrupter.fail(error);
-                    break;
-                }
-            };
-            let output = match model.try_infer(item) {
-                Ok(output) => output,
-                Err(error) => {
-                    self.end_by(&error);
-                    break;
-                }
+            let Some(output) = self.unless_ended(model.try_infer(item)) else {
+                break;
             };
             let item = TrainingItem::new(output, batches.progress(), Some(iteration), None);
             let event = self.events.process_valid(LearnerEvent::ProcessedItem(item));
@@ -252,12 +230,19 @@ where
         self.interrupter.fail_on_error(end);
     }
 
-    /// Ends the training by a step that did not end well. A pipeline's stop handle is no error.
-    fn end_by(&self, error: &StepError) {
-        match error {
+    /// The item that was loaded. Loading that fails ends the training.
+    fn unless_failed<R>(&self, loaded: Option<Result<R, impl Into<TrainingError>>>) -> Option<R> {
+        let fail = |error| self.interrupter.fail(error);
+        loaded?.map_err(fail).ok()
+    }
+
+    /// What a step returned. One that did not end well ends the training; a pipeline's stop handle is no error.
+    fn unless_ended<R>(&self, step: Result<R, StepError>) -> Option<R> {
+        let end = |error| match error {
             StepError::Stopped => self.interrupter.stop(Some("the pipeline was stopped")),
-            error => self.interrupter.fail(failed(error)),
-        }
+            error => self.interrupter.fail(failed(&error)),
+        };
+        step.map_err(end).ok()
     }
 
     /// Before the first step of a training that resumes: the steps of earlier epochs, from the size of a batch.

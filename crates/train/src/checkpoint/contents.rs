@@ -74,16 +74,18 @@ impl<L: Layer> Contents<'_, L> {
         })
     }
 
-    /// Copies them, if `has_room` for the bytes of each file and of those before it.
+    /// Copies them, if `has_room` for the bytes of each file and of those before it. Errors name the files in `folder`.
     pub(crate) fn copy(
         &self,
+        folder: &Path,
         has_room: impl Fn(usize) -> bool,
     ) -> Result<Option<Copied>, TrainError> {
         let (processes, mut all) = (&self.processes(), Copied(Vec::new()));
         for own in self.files()? {
             let before = all.bytes();
             let has_room = |bytes| has_room(before + bytes);
-            let copied = copy_together(processes, own.name.as_ref(), own.tensors, has_room)?;
+            let path = folder.join(&own.name);
+            let copied = copy_together(processes, &path, own.tensors, has_room)?;
             let Some(tensors) = copied else {
                 return Ok(None);
             };

@@ -532,7 +532,11 @@ fn a_copy_is_written_by_the_same_calls() {
     training.step();
     let trials = [Trial::on(root), Trial::on(of_copy)];
     for _ in 0..2 {
-        let copied = training.contents(&base).copy(|_| true).unwrap().unwrap();
+        let copied = training
+            .contents(&base)
+            .copy(root, |_| true)
+            .unwrap()
+            .unwrap();
         let state = training.state.clone();
         training.save(root, Files::on(trials[0].clone())).unwrap();
         training.step();
@@ -557,11 +561,11 @@ fn there_is_no_copy_without_room() {
         }
     };
     let contents = training.contents(&base);
-    assert!(contents.copy(has_room(1)).unwrap().is_none());
+    assert!(contents.copy(Path::new(""), has_room(1)).unwrap().is_none());
     // Two layers; then the first one's moments and count.
     let (first, both) = (4 * (4 * 6 + 6), 4 * (4 * 6 + 6 + 6 * 3 + 3));
     assert_eq!(asked.take()[0], both);
-    assert!(contents.copy(has_room(3)).unwrap().is_some());
+    assert!(contents.copy(Path::new(""), has_room(3)).unwrap().is_some());
     let asked = asked.take();
     assert_eq!(asked.len(), 3);
     assert!(asked[1] - asked[0] >= 2 * first, "{asked:?}");

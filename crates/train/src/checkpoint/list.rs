@@ -163,8 +163,9 @@ impl Checkpoints {
         }
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+    /// That of a checkpoint of this state.
+    pub(crate) fn folder_of(&self, state: &TrainerState) -> PathBuf {
+        self.folder.join(state.name())
     }
 
     /// All complete checkpoints, the oldest first.
@@ -238,7 +239,7 @@ impl Checkpoints {
 
     /// Whether there is a checkpoint of this state.
     pub(crate) fn has(&self, state: &TrainerState) -> bool {
-        self.folder.join(state.name()).exists()
+        self.folder_of(state).exists()
     }
 
     /// Makes a checkpoint, in which `write` writes the tensors.
@@ -249,7 +250,7 @@ impl Checkpoints {
         processes: &Processes,
         write: impl FnOnce(&Path) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
-        let (path, files) = (self.folder.join(state.name()), &self.files);
+        let (path, files) = (self.folder_of(state), &self.files);
         let partial = path.with_extension("partial");
         let is_new = !processes.of_first(self.has(state))?;
         if is_new {

@@ -54,7 +54,9 @@ impl<L: Layer, O> Trainer<L, O> {
         let is_new = !processes.of_first(checkpoints.has(&state))?;
         let (free, held) = (free_memory(), self.largest_copy);
         let copied = match is_new {
-            true => (self.contents()).copy(|bytes| has_room(bytes, held, free)),
+            true => (self.contents()).copy(&checkpoints.folder_of(&state), |bytes| {
+                has_room(bytes, held, free)
+            }),
             false => Ok(None),
         };
         if is_new && matches!(copied, Ok(None)) && !std::mem::replace(&mut self.has_waited, true) {
@@ -79,7 +81,7 @@ impl<L: Layer, O> Trainer<L, O> {
                     };
                     let failed = |panicked: Panicked| {
                         let error = io::Error::other(panicked.message);
-                        Err(TrainError::file(checkpoints.folder())(error))
+                        Err(TrainError::file(&checkpoints.folder_of(&state))(error))
                     };
                     let result = caught(work).unwrap_or_else(failed);
                     Saved { said, result }
