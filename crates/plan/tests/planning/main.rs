@@ -12,4 +12,5 @@ mod placement;
 mod planner;
 mod profile;
 mod published;
+mod seeds;
 mod unequal;

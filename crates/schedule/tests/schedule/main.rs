@@ -7,6 +7,7 @@ mod paper;
 mod program;
 mod schedule;
 mod schedulers;
+mod seeds;
 mod simulation;
 mod timeline;
 mod validation;
