@@ -1,4 +1,6 @@
 //! What the fuzz targets run. The tests of the workspace share these files, and run them on the seeds.
 
+pub mod chat;
 pub mod plan;
+pub mod report;
 pub mod schedule;

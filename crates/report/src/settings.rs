@@ -63,8 +63,10 @@ impl RunSettings {
     /// The value of a setting.
     #[must_use]
     pub fn get(&self, table: &str, name: &str) -> Option<&str> {
-        let table = self.tables.iter().find(|of| of.name == table)?;
-        let (_, value) = table.entries.iter().find(|(key, _)| key == name)?;
+        // A table may be called like what is in none: `[""]`.
+        let tables = self.tables.iter().filter(|of| of.name == table);
+        let mut entries = tables.flat_map(|of| &of.entries);
+        let (_, value) = entries.find(|(key, _)| key == name)?;
         Some(value)
     }
 }

@@ -6,4 +6,5 @@ mod common;
 mod escaping;
 mod limits;
 mod reading;
+mod seeds;
 mod structure;

@@ -8,4 +8,5 @@ mod golden;
 mod hostile;
 mod masks;
 mod reading;
+mod seeds;
 mod templates;

@@ -1,0 +1,18 @@
+//! The seeds of fuzzing, as ordinary tests.
+
+#[path = "../../../../fuzz/src/seeds.rs"]
+mod replay;
+#[path = "../../../../fuzz/src/report.rs"]
+mod targets;
+
+use replay::replay;
+
+#[test]
+fn headers_of_pictures() {
+    replay("picture", targets::picture);
+}
+
+#[test]
+fn configurations() {
+    replay("configuration", targets::configuration);
+}

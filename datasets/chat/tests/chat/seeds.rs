@@ -1,0 +1,13 @@
+//! The seeds of fuzzing, as ordinary tests.
+
+#[path = "../../../../fuzz/src/seeds.rs"]
+mod replay;
+#[path = "../../../../fuzz/src/chat.rs"]
+mod targets;
+
+use replay::replay;
+
+#[test]
+fn json_lines() {
+    replay("jsonl", targets::jsonl);
+}
