@@ -292,10 +292,11 @@ impl<L: Layer, O> Trainer<L, O> {
     /// use stovepipe_train::{Task, TrainSettings, Trainer, example::Dense};
     ///
     /// let layers: Vec<_> = (0..4).map(|_| Dense::new(8, 8)).collect();
-    /// let profile = Profiler::new().measure(&layers, Tensor::<2>::ones([16, 8], &Device::flex()))?;
+    /// let device = Device::flex();
+    /// let profile = Profiler::new(&device).measure(&layers, Tensor::<2>::ones([16, 8], &device))?;
     /// let measured = Measured::from(profile);
     /// let pipeline = Pipeline::builder(layers)
-    ///     .devices(vec![Device::flex(); 2])
+    ///     .devices(vec![device; 2])
     ///     .balance(Balance::Planned(measured.clone()))
     ///     .build()?;
     /// let settings = TrainSettings::default();
