@@ -92,8 +92,13 @@ fn saving() {
     let results = results("saving");
     let rows = rows(&results, "checkpoints");
     assert_eq!(rows.len(), 2);
-    let keys = ["parameters", "mebibytes", "step_ms", "saving_ratio"];
-    for key in keys {
+    for key in [
+        "parameters",
+        "mebibytes",
+        "without_ms",
+        "step_ms",
+        "saving_ratio",
+    ] {
         assert!(all_positive(rows, key), "{key}");
     }
 }

@@ -1,7 +1,8 @@
 //! Trains a Stovepipe pipeline with burn-train's `Learner`: you keep your training loop with its metrics,
 //! early stopping, checkpoints and dashboard, and train in stages.
 //!
-//! [`Staged`] is a model for `SupervisedTraining`, [`PipelineStrategy`] its strategy; [`Bars`] is a renderer.
+//! [`Staged`] is a model for `SupervisedTraining`, [`PipelineStrategy`] its strategy; [`Bars`] is a
+//! renderer.
 //!
 //! # If you already have a Learner
 //!
@@ -115,8 +116,8 @@
 //!
 //! The default strategy gives the same bits. It moves a model to its first device, but a pipeline stays on
 //! the devices of its stages. Burn's strategies for several devices copy a model, and all copies of a
-//! pipeline would wait for the same workers. `build` refuses Burn's own `Dropout`, which draws from a generator of the whole
-//! process: use [`nn::Dropout`](stovepipe_pipeline::nn::Dropout).
+//! pipeline would wait for the same workers. `build` refuses Burn's own `Dropout`, which draws from a
+//! generator of the whole process: use [`nn::Dropout`](stovepipe_pipeline::nn::Dropout).
 
 mod bars;
 mod staged;

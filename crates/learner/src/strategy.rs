@@ -12,7 +12,8 @@ use stovepipe_pipeline::{Flow, Layer, Objective, StepError};
 
 use crate::Staged;
 
-/// A strategy for `SupervisedTraining` that trains a [`Staged`] model. The default strategy gives the same bits; this one
+/// A strategy for `SupervisedTraining` that trains a [`Staged`] model. It gives the same bits as the default strategy,
+/// and
 ///
 /// - ends the training with an error if a step fails (`LearningResult::error`), where the default one panics;
 /// - continues the count of steps when a training resumes, on which random numbers depend: with a loader that yields
@@ -105,8 +106,7 @@ where
                 break;
             }
             training.validate(&valid, epoch);
-            let end = training.events.process_train(LearnerEvent::EndEpoch(epoch));
-            training.interrupter.fail_on_error(end);
+            training.tell(Split::Train, LearnerEvent::EndEpoch(epoch));
             // Both read what metrics have written.
             if checkpointer.is_some() || early_stopping.is_some() {
                 training.interrupter.fail_on_error(training.events.flush());
@@ -159,19 +159,13 @@ where
     }
 
     fn train(&mut self, loader: &TrainLoader<Staged<L, O, I, T, M>>, epoch: usize) {
-        let begin = LearnerEvent::StartSplit {
-            epoch_number: epoch,
-            total_items: loader.num_items(),
-        };
-        self.interrupter
-            .fail_on_error(self.events.process_train(begin));
+        self.tell(Split::Train, begin(epoch, loader.num_items()));
         let (mut batches, mut iteration, mut waiting) = (loader.iter(), 0, 0);
         let (mut sum, mut before) = (GradientsAccumulator::new(), 0);
         while let Some(item) = self.unless_failed(batches.next()) {
-            let progress = batches.progress();
-            self.count_earlier(&progress, epoch);
+            let (progress, model) = (batches.progress(), self.learner.model());
+            self.count_earlier(&model, &progress, epoch);
             let done = before as f64 / progress.items_total.max(1) as f64;
-            let model = self.learner.model();
             (model.pipeline()).set_progress(((epoch - 1) as f64 + done) / self.epochs as f64);
             before = progress.items_processed;
             iteration += 1;
@@ -196,23 +190,16 @@ where
             }
             let rate = Some(self.learner.lr_current());
             let item = TrainingItem::new(output.item, progress, Some(iteration), rate);
-            let event = self.events.process_train(LearnerEvent::ProcessedItem(item));
-            self.interrupter.fail_on_error(event);
+            self.tell(Split::Train, LearnerEvent::ProcessedItem(item));
             if self.is_stopped() {
                 break;
             }
         }
-        let end = self.events.process_train(LearnerEvent::EndSplit(epoch));
-        self.interrupter.fail_on_error(end);
+        self.tell(Split::Train, LearnerEvent::EndSplit(epoch));
     }
 
     fn validate(&mut self, loader: &ValidLoader<Staged<L, O, I, T, M>>, epoch: usize) {
-        let begin = LearnerEvent::StartSplit {
-            epoch_number: epoch,
-            total_items: loader.num_items(),
-        };
-        self.interrupter
-            .fail_on_error(self.events.process_valid(begin));
+        self.tell(Split::Valid, begin(epoch, loader.num_items()));
         let (model, mut batches, mut iteration) = (self.learner.model(), loader.iter(), 0);
         while let Some(item) = self.unless_failed(batches.next()) {
             iteration += 1;
@@ -220,14 +207,21 @@ where
                 break;
             };
             let item = TrainingItem::new(output, batches.progress(), Some(iteration), None);
-            let event = self.events.process_valid(LearnerEvent::ProcessedItem(item));
-            self.interrupter.fail_on_error(event);
+            self.tell(Split::Valid, LearnerEvent::ProcessedItem(item));
             if self.is_stopped() {
                 break;
             }
         }
-        let end = self.events.process_valid(LearnerEvent::EndSplit(epoch));
-        self.interrupter.fail_on_error(end);
+        self.tell(Split::Valid, LearnerEvent::EndSplit(epoch));
+    }
+
+    /// Tells Burn what has happened. An error of its own ends the training.
+    fn tell(&mut self, split: Split, event: LearnerEvent<M>) {
+        let told = match split {
+            Split::Train => self.events.process_train(event),
+            Split::Valid => self.events.process_valid(event),
+        };
+        self.interrupter.fail_on_error(told);
     }
 
     /// The item that was loaded. Loading that fails ends the training.
@@ -246,12 +240,24 @@ where
     }
 
     /// Before the first step of a training that resumes: the steps of earlier epochs, from the size of a batch.
-    fn count_earlier(&mut self, progress: &Progress, epoch: usize) {
+    fn count_earlier(&mut self, model: &Staged<L, O, I, T, M>, progress: &Progress, epoch: usize) {
         if std::mem::take(&mut self.resumes) && progress.items_processed > 0 {
             let batches = progress.items_total.div_ceil(progress.items_processed);
-            let model = self.learner.model();
             model.pipeline().set_steps(((epoch - 1) * batches) as u64);
         }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Split {
+    Train,
+    Valid,
+}
+
+fn begin<M>(epoch_number: usize, total_items: usize) -> LearnerEvent<M> {
+    LearnerEvent::StartSplit {
+        epoch_number,
+        total_items,
     }
 }
 

@@ -16,9 +16,8 @@ pub(super) struct Drift {
     stages: Vec<Stage>,
     /// Seconds of each layer's passes, by worker.
     times: Vec<Vec<f64>>,
-    /// Steps in a row in which a worker was slower, and the sums of their ratios by worker.
-    steps: usize,
-    sums: Vec<f64>,
+    /// The ratios of the last steps in a row in which a worker was slower, by worker.
+    apart: Vec<Vec<f64>>,
     /// The cuts that were said; none for a worker that was named without one.
     said: Vec<Option<Vec<usize>>>,
 }
@@ -33,8 +32,7 @@ impl Drift {
         });
         Self {
             times: times.collect(),
-            steps: 0,
-            sums: vec![0.0; workers],
+            apart: Vec::new(),
             said: Vec::new(),
             stages,
         }
@@ -46,21 +44,19 @@ impl Drift {
         let ratios = self.ratios(timeline).filter(|_| !timeline.host_time);
         let is_apart = |ratios: &Vec<f64>| slowest(ratios) > MOST * fastest(ratios);
         let Some(ratios) = ratios.filter(is_apart) else {
-            self.steps = 0;
-            self.sums.fill(0.0);
+            self.apart.clear();
             return None;
         };
-        self.steps += 1;
-        for (sum, ratio) in self.sums.iter_mut().zip(ratios) {
-            *sum += ratio;
-        }
-        if self.steps < STEPS {
+        self.apart.push(ratios);
+        if self.apart.len() < STEPS {
             return None;
         }
-        let of_steps = STEPS as f64;
-        let ratios: Vec<_> = self.sums.iter().map(|sum| sum / of_steps).collect();
-        self.steps = 0;
-        self.sums.fill(0.0);
+        let apart = std::mem::take(&mut self.apart);
+        let mean = |worker: usize| {
+            let ratios = apart.iter().map(|ratios| ratios[worker]);
+            ratios.sum::<f64>() / STEPS as f64
+        };
+        let ratios: Vec<_> = (0..apart[0].len()).map(mean).collect();
         let now: Vec<_> = (self.stages.iter())
             .map(|stage| stage.layers.len())
             .collect();
@@ -87,13 +83,13 @@ impl Drift {
         let of_worker = |(spans, times): (&Vec<Span>, &Vec<f64>)| {
             let (mut found, mut expected) = (0.0, 0.0);
             for span in spans {
-                match span.kind {
+                found += match span.kind {
                     SpanKind::Forward
                     | SpanKind::Backward
                     | SpanKind::InputGradient
-                    | SpanKind::WeightGradient => found += span.length().as_secs_f64(),
-                    SpanKind::Recompute | SpanKind::AllReduce | SpanKind::Update => continue,
-                }
+                    | SpanKind::WeightGradient => span.length().as_secs_f64(),
+                    SpanKind::Recompute | SpanKind::AllReduce | SpanKind::Update => 0.0,
+                };
                 if span.kind == SpanKind::Forward {
                     let layers = self.stages.get(span.action?.stage)?.layers.clone();
                     expected += times.get(layers)?.iter().sum::<f64>();

@@ -52,12 +52,12 @@ impl<L: Layer, O> Trainer<L, O> {
         let (checkpoints, processes) = (folder.checkpoints(), self.processes.clone());
         processes.first(|| folder.check())?;
         let is_new = !processes.of_first(checkpoints.has(&state))?;
-        let (free, held) = (free_memory(), self.largest_copy);
-        let copied = match is_new {
-            true => (self.contents()).copy(&checkpoints.folder_of(&state), |bytes| {
-                has_room(bytes, held, free)
-            }),
-            false => Ok(None),
+        let copied = if is_new {
+            let (free, held) = (free_memory(), self.largest_copy);
+            let has_room = |bytes| has_room(bytes, held, free);
+            (self.contents()).copy(&checkpoints.folder_of(&state), has_room)
+        } else {
+            Ok(None)
         };
         if is_new && matches!(copied, Ok(None)) && !std::mem::replace(&mut self.has_waited, true) {
             let why = "this host's memory has no room for a copy";
@@ -117,15 +117,11 @@ impl<L: Layer, O> Trainer<L, O> {
         folder: &RunFolder,
         progress: &mut Progress,
     ) -> Result<(), TrainError> {
-        let Some(saving) = self.saving.take() else {
+        if self.saving.is_none() {
             return Ok(());
-        };
-        let (said, result) = match saving.end() {
-            Some(saved) => (saved.said, saved.result),
-            None => (Vec::new(), Ok(())),
-        };
-        said.iter().for_each(|line| progress.say(line));
-        let saved = self.processes.agree(result);
+        }
+        let own = self.end_own_saving(progress);
+        let saved = self.processes.agree(own);
         if saved.is_err() {
             self.processes.first(|| folder.check())?;
         }
@@ -134,15 +130,19 @@ impl<L: Layer, O> Trainer<L, O> {
 
     /// Waits until the last checkpoint is written, after an error: without the other processes.
     pub(super) fn end_saving_alone(&mut self, progress: &mut Progress) {
+        if let Err(error) = self.end_own_saving(progress) {
+            let what = "the checkpoint cannot be written";
+            progress.say(&format!("warning: {what}: {error}"));
+        }
+    }
+
+    /// What came of the checkpoint that this process writes, if there is one.
+    fn end_own_saving(&mut self, progress: &mut Progress) -> Result<(), TrainError> {
         let Some(saved) = self.saving.take().and_then(Saving::end) else {
-            return;
+            return Ok(());
         };
         saved.said.iter().for_each(|line| progress.say(line));
-        if let Err(error) = saved.result {
-            progress.say(&format!(
-                "warning: the checkpoint cannot be written: {error}"
-            ));
-        }
+        saved.result
     }
 
     /// What the settings say of a checkpoint that was saved or not.
