@@ -24,6 +24,11 @@ impl BenchProgress {
         eprintln!("[{:>4.0} s] {what}", self.began.elapsed().as_secs_f64());
     }
 
+    /// Counts one more measurement that is done, without a line.
+    pub fn skip(&mut self) {
+        self.done += 1;
+    }
+
     /// Reports that one more measurement is done, and the time that the others will take.
     pub fn done(&mut self, what: &str) {
         self.done += 1;

@@ -21,7 +21,7 @@ fn run(bench: &str, folder: &Path, flags: &[&str]) -> Output {
     });
     command.arg(bench.replace('_', "-"));
     command.args(["--quick", "--out"]).arg(folder).args(flags);
-    if ["saving", "long_run"].contains(&bench) {
+    if ["checksums", "kills", "long_run", "saving"].contains(&bench) {
         command.arg("--disk").arg(folder);
     }
     command.output().unwrap()
@@ -103,6 +103,16 @@ fn saving() {
     }
 }
 
+#[test]
+fn checksums() {
+    let results = results("checksums");
+    let rows = rows(&results, "checksums");
+    assert_eq!(rows.len(), 2);
+    for key in ["without_ms", "steps_ratio", "passes_ratio"] {
+        assert!(all_positive(rows, key), "{key}");
+    }
+}
+
 /// Ten legs, after each of which the training resumes; nothing is left open.
 #[test]
 fn long_run() {
@@ -113,6 +123,27 @@ fn long_run() {
         assert!(all_positive(legs, key), "{key}");
     }
     assert_eq!(legs[10]["steps"], 396);
+}
+
+/// Four kills, and a run to its end.
+#[test]
+fn kills() {
+    let errors = failure("kills", "missing", &["--program", "no-such-program"]);
+    let advice = "`cargo build --release -p stovepipe-cli`";
+    assert!(errors.contains(advice), "{errors}");
+    let program = Path::new(env!("CARGO_BIN_EXE_bench")).with_file_name("stovepipe");
+    if !program.is_file() {
+        return skipped("the program `stovepipe` is not built");
+    }
+    let flags = ["--program", program.to_str().unwrap()];
+    let results = results_in(&folder("kills"), "kills", &flags);
+    let phases = rows(&results, "kills by phase");
+    let kills = phases.iter().map(|row| row["kills"].as_u64().unwrap());
+    assert_eq!((phases.len(), kills.sum::<u64>()), (5, 4));
+    assert!(all_positive(
+        rows(&results, "what came of them"),
+        "complete"
+    ));
 }
 
 #[test]

@@ -1,14 +1,20 @@
 //! `stovepipe compare`: where two runs begin to differ.
 
+mod replay;
 mod tensors;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use stovepipe::{schedule::count, train::checkpoint::Checkpoints};
-use stovepipe_report::{ComparedSteps, Comparison, Step, first_other_step};
+use stovepipe::{
+    schedule::{SpanKind, count},
+    train::checkpoint::Checkpoints,
+};
+use stovepipe_report::{
+    ComparedSteps, ComparedSums, Comparison, OtherSum, Step, first_other_step, first_other_sum,
+};
 
-use self::tensors::first_other_tensor;
+use self::{replay::Replay, tensors::first_other_tensor};
 use crate::{
     error::CliError,
     files::{CONFIG, MODEL},
@@ -26,6 +32,9 @@ struct CompareFlags {
     first: PathBuf,
     /// Folder of the other run
     second: PathBuf,
+    /// Train both again from the last checkpoint that is the same, to name the micro-batch and the pass that differ
+    #[arg(long)]
+    replay: bool,
     /// Page to write, with the curves of both; it ends in .html
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -44,9 +53,32 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let runs = [find(&flags.first)?, find(&flags.second)?];
     let comparison = Comparison::read(&runs)?;
     let mut text = settings(&comparison, named);
-    text += &steps(&first_other_step(&runs[0], &runs[1])?);
+    let layers = layer_names(&comparison);
+    let compared = first_other_step(&runs[0], &runs[1])?;
+    text += &steps(&compared);
+    let sums = first_other_sum([&runs[0], &runs[1]])?;
+    text += &checksums(&sums, &layers);
     text += &models(&runs)?;
     output::print(&text)?;
+    if flags.replay {
+        let first = (compared.other.map(|[step, _]| step.step).into_iter())
+            .chain(sums.other.map(|(step, _)| step))
+            .min();
+        let text = match first {
+            Some(step) => {
+                let (runs, comparison, layers) = (&runs, &comparison, &layers);
+                let replay = Replay {
+                    named,
+                    runs,
+                    comparison,
+                    layers,
+                };
+                replay.until(step)?
+            }
+            None => "replay: the steps of both are the same: there is nothing to find\n".to_owned(),
+        };
+        output::print(&text)?;
+    }
     if let Some(out) = &flags.out {
         report::write(out, &comparison.to_html())?;
     }
@@ -99,6 +131,68 @@ fn steps(compared: &ComparedSteps) -> String {
         "step {step}, in epoch {epoch}, is the first that differs: {}\n",
         parts.join(", ")
     )
+}
+
+/// The names of the model's layers, as the first run that is over has them.
+fn layer_names(comparison: &Comparison) -> Vec<String> {
+    let mut summaries = comparison
+        .runs
+        .iter()
+        .filter_map(|run| run.summary.as_ref());
+    let stages = summaries.next().map(|summary| &summary.stages);
+    let layers = stages.into_iter().flatten().flat_map(|stage| &stage.layers);
+    layers.cloned().collect()
+}
+
+fn checksums(compared: &ComparedSums, layers: &[String]) -> String {
+    match (&compared.other, compared.same) {
+        (Some((step, other)), _) => format!(
+            "checksums: step {step} is the first that differs: {}\n",
+            place(other, layers)
+        ),
+        (None, 0) => String::new(),
+        (None, same) => format!("checksums: the same in {}\n", count(same, "step")),
+    }
+}
+
+/// Says what two runs have computed differently.
+fn place(other: &OtherSum, layers: &[String]) -> String {
+    let named = |layer: &usize| match layers.get(*layer) {
+        Some(name) => format!("layer {layer} ({name})"),
+        None => format!("layer {layer}"),
+    };
+    match other {
+        OtherSum::Pass {
+            micro_batch,
+            kind,
+            layer,
+            micro_batches,
+        } => {
+            let what = match kind {
+                SpanKind::Forward => "the forward pass",
+                SpanKind::Recompute => "the recomputation",
+                SpanKind::InputGradient => "the backward pass (gradient of the input)",
+                SpanKind::WeightGradient => "the backward pass (gradients of the weights)",
+                _ => "the backward pass",
+            };
+            let more = match micro_batches {
+                1 => "and of no other micro-batch".to_owned(),
+                all => format!("one of {all} micro-batches that differ"),
+            };
+            let layer = named(layer);
+            format!("{what} of micro-batch {micro_batch} in {layer}, {more}")
+        }
+        OtherSum::Loss => "the loss".to_owned(),
+        OtherSum::Gradients(layer) => {
+            let layer = named(layer);
+            format!("the gradients of {layer}, not those of later layers, nor the loss")
+        }
+        OtherSum::Parameters(layer) => {
+            let layer = named(layer);
+            format!("the parameters of {layer} after the update, not the gradients")
+        }
+        _ => "the number of layers".to_owned(),
+    }
 }
 
 /// Compares the checkpoints that both have, the oldest first, and the models at the end.

@@ -9,6 +9,8 @@ use crate::{error::CliError, output};
 
 pub const CONFIG: &str = "config.toml";
 pub const MODEL: &str = "model.safetensors";
+/// The sums of bits of each mini-batch.
+pub const CHECKSUMS: &str = "checksums.jsonl";
 /// The model with averaged weights.
 pub const AVERAGED: &str = "averaged.safetensors";
 /// The one with the best test.

@@ -36,7 +36,7 @@ pub use api::{
 };
 #[doc(hidden)]
 pub use engine::panic::caught;
-pub use engine::{report::Held, schedules::check_schedule};
+pub use engine::{pass_sums::PassSum, report::Held, schedules::check_schedule};
 pub use measure::{Measured, Profiler, balance::Balance, device::NamedDevice};
 pub use model::{
     flow::{Flow, FlowMapper, Replicated},

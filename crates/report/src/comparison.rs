@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, path::Path};
 
 use crate::{
     error::ReportError,
+    lines::first_other,
     read::Report,
     run::{RunSummary, Step},
-    steps::Steps,
 };
 
 /// More curves in one chart could not be told apart.
@@ -147,23 +147,9 @@ pub struct ComparedSteps {
 ///
 /// If a `steps.jsonl` cannot be read.
 pub fn first_other_step(first: &Path, second: &Path) -> Result<ComparedSteps, ReportError> {
-    let (mut first, mut second) = (Steps::open(first)?, Steps::open(second)?);
-    let (mut a, mut b) = (first.next()?, second.next()?);
-    let mut compared = ComparedSteps::default();
-    while let (Some(one), Some(other)) = (&a, &b) {
-        if one.step < other.step {
-            a = first.next()?;
-        } else if one.step > other.step {
-            b = second.next()?;
-        } else if computed(one) != computed(other) {
-            compared.other = a.zip(b).map(|(one, other)| [one, other]);
-            break;
-        } else {
-            compared.same += 1;
-            (a, b) = (first.next()?, second.next()?);
-        }
-    }
-    Ok(compared)
+    let are_same = |one: &Step, other: &Step| computed(one) == computed(other);
+    let (same, other) = first_other([first, second], are_same)?;
+    Ok(ComparedSteps { same, other })
 }
 
 /// What a step computes, as bits: NaN is like NaN.

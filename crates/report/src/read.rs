@@ -8,11 +8,11 @@ use crate::{
     confusion::Confusion,
     error::{ReportError, SvgError},
     image::{RunImage, SvgImage},
+    lines::Lines,
     mistake::{Mistake, MistakeEntry},
     picture::Picture,
     run::{Epoch, RunSummary, Step},
     settings::RunSettings,
-    steps::Steps,
 };
 
 /// Larger images are not embedded: the page would be slow on a phone.
@@ -146,7 +146,7 @@ impl RunFiles<'_> {
 
     /// A line that is not whole is left out, as is what a resumed run repeated.
     fn steps(&self) -> Result<Vec<Step>, ReportError> {
-        let mut lines = Steps::open(self.0)?;
+        let mut lines = Lines::<Step>::open(self.0)?;
         let (mut steps, mut every) = (Vec::<Step>::new(), 1);
         for index in 0_usize.. {
             let Some(line) = lines.next_line()? else {

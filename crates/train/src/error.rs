@@ -31,6 +31,13 @@ pub enum TrainError {
         count(*layers, "layer")
     )]
     AllFrozen { frozen: usize, layers: usize },
+    /// No parameter has a name with a learning rate of its own.
+    #[error("lr-of: no parameter matches {names}: the first is {first}, the last is {last}")]
+    NoParameter {
+        names: String,
+        first: String,
+        last: String,
+    },
     /// What a CPU computes would lie in the memory where it is already.
     #[error(
         "offload-to is host, but {0} computes in the memory of the host: name a folder, such as \

@@ -1,8 +1,10 @@
 //! The benchmarks of speed, a subcommand each. One program, so that Burn is linked once.
 
+mod checksums;
 mod engine_cost;
 mod finetune;
 mod gpu;
+mod kills;
 mod limit;
 mod loading;
 mod long_run;
@@ -32,10 +34,12 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 /// Benchmarks of Stovepipe
 #[derive(Parser)]
 enum Bench {
+    Checksums(checksums::Flags),
     /// What the engine costs a layer and micro-batch, by the number of stages
     EngineCost(Arguments),
     Finetune(finetune::Flags),
     Gpu(gpu::Flags),
+    Kills(kills::Flags),
     /// The pipeline against its limit: stages, micro-batches, schedules, recomputation
     Limit(SweepArguments),
     Loading(loading::Flags),
@@ -61,9 +65,11 @@ enum Bench {
 fn main() -> Result<(), Failure> {
     keep_freed_memory(); // as in the program
     match Bench::parse() {
+        Bench::Checksums(flags) => checksums::main(flags),
         Bench::EngineCost(flags) => engine_cost::main(flags),
         Bench::Finetune(flags) => finetune::main(flags),
         Bench::Gpu(flags) => gpu::main(flags),
+        Bench::Kills(flags) => kills::main(flags),
         Bench::Limit(flags) => limit::main(flags),
         Bench::Loading(flags) => loading::main(flags),
         Bench::LongRun(flags) => long_run::main(flags),

@@ -17,13 +17,13 @@ use stovepipe::{
         Trainer, settings::BalanceSetting,
     },
 };
-use stovepipe_amoebanet::AmoebaNetDConfig;
+use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig};
 use stovepipe_benches::{
     Failure,
     measure::Seconds,
     report::{BenchReport, Cell, ReportTable, cell},
 };
-use stovepipe_transformer::LmConfig;
+use stovepipe_transformer::{LmConfig, LmLayer};
 
 /// What a checkpoint costs a step
 #[derive(Args)]
@@ -49,12 +49,12 @@ take more than the last, all together.";
 const EVERY: usize = 4;
 
 /// A model to save, trained on the same batch again and again.
-struct SavedModel<L: Layer, T> {
-    name: &'static str,
+pub struct SavedModel<L: Layer, T> {
+    pub name: &'static str,
     layers: Box<dyn Fn() -> Result<Vec<L>, Failure>>,
     batch: fn() -> (L::Input, T),
     samples: usize,
-    steps: usize,
+    pub steps: usize,
     task: fn(&TrainSettings) -> Task<CrossEntropy>,
 }
 
@@ -86,7 +86,19 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
     report.note(NOTE);
     let mut table = ReportTable::new("checkpoints");
     let steps = if flags.quick { 9 } else { 85 };
-    let (width, blocks) = if flags.quick { (16, 1) } else { (512, 8) };
+    let (images, text) = models(flags.quick, steps);
+    table.row(images.measure(&flags.disk)?);
+    table.row(text.measure(&flags.disk)?);
+    report.table(table);
+    report.save(&flags.out)
+}
+
+type Images = SavedModel<AmoebaLayer, Tensor<1, Int>>;
+type Text = SavedModel<LmLayer, Tensor<2, Int>>;
+
+/// A model of images and one of text, whose trainings have so many steps.
+pub fn models(quick: bool, steps: usize) -> (Images, Text) {
+    let (width, blocks) = if quick { (16, 1) } else { (512, 8) };
     let images = SavedModel {
         name: "amoebanet-32",
         layers: Box::new(|| Ok(AmoebaNetDConfig::new(3, 16, 10).init(&Device::flex())?)),
@@ -113,16 +125,13 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
         steps,
         task: Task::language_model,
     };
-    table.row(images.measure(&flags.disk)?);
-    table.row(text.measure(&flags.disk)?);
-    report.table(table);
-    report.save(&flags.out)
+    (images, text)
 }
 
 /// What a training took.
-struct Trained {
+pub struct Trained {
     /// Of each step.
-    seconds: Vec<f64>,
+    pub seconds: Vec<f64>,
     /// Of a checkpoint.
     bytes: u64,
     parameters: usize,
@@ -136,8 +145,13 @@ where
     CrossEntropy: Objective<L::Output, T>,
 {
     fn measure(&self, disk: &Path) -> Result<[Cell; 8], Failure> {
-        let without = self.train(disk, 0, self.steps.div_ceil(EVERY))?;
-        let trained = self.train(disk, EVERY, 0)?;
+        let saving = |save_every, max_steps| TrainSettings {
+            save_every,
+            max_steps,
+            ..TrainSettings::default()
+        };
+        let without = self.train(disk, saving(0, self.steps.div_ceil(EVERY)))?;
+        let trained = self.train(disk, saving(EVERY, 0))?;
         // The first four come before the first checkpoint, and the first of all is slower.
         let four = trained.seconds[EVERY..].chunks_exact(EVERY);
         let each = |of: fn(&[f64]) -> f64| Seconds(four.clone().map(of).collect());
@@ -158,15 +172,13 @@ where
         ])
     }
 
-    /// Trains so many steps, 0 for all, with a checkpoint every so many, and one at the end.
-    fn train(&self, disk: &Path, save_every: usize, max_steps: usize) -> Result<Trained, Failure> {
+    /// Trains an epoch, with a checkpoint at its end.
+    pub fn train(&self, disk: &Path, settings: TrainSettings) -> Result<Trained, Failure> {
         let settings = TrainSettings {
             epochs: 1,
-            max_steps,
             batch_size: self.samples,
-            save_every,
             label_smoothing: 0.0,
-            ..TrainSettings::default()
+            ..settings
         };
         let pipeline = PipelineSettings {
             balance: BalanceSetting::Even,

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::{Value, json};
+
 use crate::running::{Here, check_contains, check_lacks};
 
 const TRAIN: &str =
@@ -107,4 +109,110 @@ fn what_differs_between_two_runs_is_found() {
         report one --out nowhere/page.html => nowhere
         ",
     );
+}
+
+const TEXT: &str = "train --data text --text TEXT --model transformer-lm --layers 2 --width 16 --heads 2 \
+                    --length 16 --batch-size 8 --stages 2 --micro-batches 4 --balance even --dropout 0.1 \
+                    --warmup-epochs 0 --epochs 1 --save-every 5 --keep-last 50 --held-out 0.2";
+
+/// One bit of one character of the training text, in the first quarter.
+fn with_a_bit_flipped(text: &str) -> Vec<u8> {
+    let mut bytes = text.as_bytes().to_vec();
+    let at = (bytes.len() / 5..).find(|&at| bytes[at].is_ascii_lowercase());
+    bytes[at.unwrap()] ^= 1;
+    bytes
+}
+
+#[test]
+fn a_replay_names_the_pass_in_which_two_runs_part() {
+    let here = Here::new();
+    let text = text_of(3000);
+    here.write("one.txt", &text);
+    here.write("two.txt", with_a_bit_flipped(&text));
+    for name in ["one", "two"] {
+        let train = TEXT.replace("TEXT", &format!("{name}.txt"));
+        here.succeed(&format!("{train} --checksums --out {name}"));
+    }
+    let said = here.succeed("compare one two --replay");
+    // The bit is a character of one sample, whose embedding is the first to differ.
+    let step = first_other(&here, "one", "two");
+    check_contains(
+        &said,
+        &[
+            &format!("checksums: step {step} is the first that differs: the loss"),
+            &format!(": step {step} is the first that differs: the forward pass of micro-batch "),
+            " in layer 0 (",
+            "and of no other micro-batch",
+        ],
+    );
+    let from = (step - 1) / 5 * 5;
+    check_contains(
+        &said,
+        &[&format!(
+            "replayed from checkpoint epoch-0000-batch-{from:07}: "
+        )],
+    );
+
+    // A sum that was other only once: it is not so when the run is trained again.
+    here.succeed(&format!(
+        "{} --checksums --out three",
+        TEXT.replace("TEXT", "one.txt")
+    ));
+    let sums = here.read("three/checksums.jsonl");
+    let mut lines: Vec<Value> =
+        (sums.lines().map(|line| serde_json::from_str(line).unwrap())).collect();
+    lines[11]["gradients"][1] = json!("0123456789abcdef");
+    let lines = lines.iter().map(|line| format!("{line}\n"));
+    here.write("three/checksums.jsonl", lines.collect::<String>());
+    fs::remove_dir_all(here.join("three/checkpoints")).unwrap();
+    let said = here.succeed("compare one three --replay");
+    check_contains(
+        &said,
+        &[
+            "checksums: step 12 is the first that differs: the gradients of layer 1 (",
+            "replayed from the start: both are the same in ",
+            "one was the same\n",
+            "three was different in step 12: the gradients of layer 1 (",
+            "that does not happen again",
+        ],
+    );
+    let said = here.succeed("compare one one --replay");
+    check_contains(
+        &said,
+        &["checksums: the same in ", "there is nothing to find"],
+    );
+
+    here.succeed(&format!("{TRAIN} --out windows --schedule pipedream"));
+    here.succeed(&format!(
+        "{TRAIN} --out other --schedule pipedream --seed 1"
+    ));
+    here.refuse_all(
+        "",
+        "
+        compare windows other --replay => --replay: windows was trained with the schedule pipedream
+        train --checksums layers => steps
+        ",
+    );
+}
+
+/// The first step whose loss differs.
+fn first_other(here: &Here, one: &str, other: &str) -> usize {
+    let losses = |run: &str| -> Vec<f64> {
+        let text = here.read(&format!("{run}/steps.jsonl"));
+        let loss = |line| {
+            serde_json::from_str::<Value>(line).unwrap()["loss"]
+                .as_f64()
+                .unwrap()
+        };
+        text.lines().map(loss).collect()
+    };
+    let (one, other) = (losses(one), losses(other));
+    let mut pairs = one.iter().zip(&other);
+    1 + pairs.position(|(one, other)| one != other).unwrap()
+}
+
+/// A text of so many words.
+fn text_of(words: usize) -> String {
+    let word = |index: usize| ["snow ", "falls ", "on ", "the ", "river\n"][index * index % 7 % 5];
+    (0..words).map(word).collect()
 }

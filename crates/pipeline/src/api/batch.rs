@@ -5,7 +5,7 @@ use stovepipe_schedule::{Action, Timeline};
 
 use crate::{
     api::error::StepError,
-    engine::{panic::caught, report::Held},
+    engine::{panic::caught, pass_sums::PassSum, report::Held},
     model::{flow::Flow, layer::Layer},
 };
 
@@ -160,6 +160,8 @@ pub struct Step<L: Layer> {
     pub timeline: Timeline,
     /// The most that each stage kept at once.
     pub held: Vec<Held>,
+    /// [Sums](crate::Pipeline::set_pass_sums) of what the passes computed, by micro-batch and in the order of its passes.
+    pub passes: Vec<PassSum>,
 }
 
 impl<L: Layer> Step<L> {

@@ -718,6 +718,7 @@ impl<L: Layer> PipelineBuilder<L> {
             steps: 0.into(),
             training_progress: 1f64.to_bits().into(),
             check_finite: self.check_finite,
+            sums_passes: false.into(),
             all_reduce: self.all_reduce,
             precision: self.precision,
             loss_scaler: LossScaler::default().into(),

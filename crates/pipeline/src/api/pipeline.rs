@@ -300,6 +300,32 @@ impl<L: Layer> Pipeline<L> {
         (self.engine.training_progress).store(share, Ordering::Release);
     }
 
+    /// Has training steps sum the bits of what each layer computes for each micro-batch ([`Step::passes`](crate::Step::passes)), or not. Two
+    /// trainings that should be the same first differ in the first sum that differs. It reads all activations and gradients
+    /// once more. [Windows](Self::train_window) have none.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use stovepipe_pipeline::{CrossEntropy, Pipeline, doc_example::Dense};
+    ///
+    /// let (layers, device) = (Dense::layers(&[3, 4, 2]), Device::flex());
+    /// let sums_in = |stages: usize| {
+    ///     let pipeline = Pipeline::builder(layers.clone())
+    ///         .devices(vec![device.clone(); stages])
+    ///         .micro_batches(2)
+    ///         .build()?;
+    ///     pipeline.set_pass_sums(true);
+    ///     let batch = (Tensor::ones([4, 3], &device), Tensor::<1, Int>::zeros([4], &device));
+    ///     Ok::<_, Box<dyn std::error::Error>>(pipeline.train_step(batch, &CrossEntropy::new())?.passes)
+    /// };
+    /// let sums = sums_in(1)?;
+    /// assert_eq!(sums, sums_in(2)?); // bit by bit
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_pass_sums(&self, on: bool) {
+        self.engine.sums_passes.store(on, Ordering::Release);
+    }
+
     /// The type that stages compute in.
     #[must_use]
     pub fn precision(&self) -> Precision {

@@ -89,6 +89,7 @@ impl<L: Layer> Pipeline<L> {
             turns,
         });
         let training = Training {
+            sums: None,
             schedule: schedule.clone(),
             trainable_from: usize::MAX,
             momenta: self.engine.momenta.clone(),

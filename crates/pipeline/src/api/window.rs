@@ -245,6 +245,7 @@ impl<L: Layer> Pipeline<L> {
         let size = (updates, engine.micro_batches);
         let schedule = engine.schedules.of_window(size, engine.weight_policy)?;
         Ok(Training {
+            sums: None,
             schedule: schedule.into(),
             trainable_from: self.trainable_from(),
             momenta: engine.momenta.clone(),

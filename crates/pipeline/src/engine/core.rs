@@ -1,7 +1,10 @@
 //! What lives as long as a pipeline, beside its layers.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
     thread::{self, ThreadId},
     time::Duration,
 };
@@ -59,6 +62,8 @@ pub(crate) struct Engine {
     /// The bits of an `f64`.
     pub(crate) training_progress: AtomicU64,
     pub(crate) check_finite: bool,
+    /// Whether steps sum what their passes compute.
+    pub(crate) sums_passes: AtomicBool,
     /// Of gradients of replicas in several processes.
     pub(crate) all_reduce: AllReduce,
     pub(crate) precision: Precision,

@@ -13,6 +13,7 @@ pub(crate) mod message;
 pub(crate) mod numbers;
 pub(crate) mod panic;
 pub(crate) mod parts;
+pub(crate) mod pass_sums;
 pub(crate) mod post;
 pub(crate) mod processes;
 pub(crate) mod record;

@@ -181,6 +181,7 @@ impl Processes {
         for own in all {
             reports.stages.extend(own.stages);
             reports.spans.extend(own.spans);
+            reports.passes.extend(own.passes);
         }
         reports.join_replicas();
         Ok(reports)

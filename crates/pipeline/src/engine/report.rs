@@ -5,12 +5,15 @@ use std::{cmp::Reverse, collections::HashMap};
 use serde::{Deserialize, Serialize};
 use stovepipe_schedule::Span;
 
+use crate::engine::pass_sums::PassSum;
+
 /// What stages and workers report.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Reports {
     /// One for each stage; until they are joined, one for each process that has it.
     pub(crate) stages: Vec<(usize, StageReport)>,
     pub(crate) spans: Vec<(usize, Vec<Span>)>,
+    pub(crate) passes: Vec<PassSum>,
 }
 
 impl Reports {

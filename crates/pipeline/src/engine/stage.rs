@@ -24,6 +24,7 @@ use crate::{
         message::{Arrived, Inbox, Message},
         numbers::{Numbers, NumbersRead, Place},
         parts::{MicroBatchLoss, OutputUse, Parts},
+        pass_sums::PassSums,
         record::Recorder,
         reduction::Reduction,
         report::{Held, StageReport},
@@ -82,6 +83,8 @@ pub(crate) struct Training {
     pub(crate) checks_finite: bool,
     /// Whether to check each value, to find the first that is NaN or infinite.
     pub(crate) inspect: bool,
+    /// Where sums of what each pass computes go, if they are asked for.
+    pub(crate) sums: Option<PassSums>,
     /// The factor of losses before the backward pass; gradients are divided by it.
     pub(crate) loss_scale: Option<f64>,
 }
@@ -621,7 +624,9 @@ impl<L: Layer> StageStep<L> {
             flow: values::cast(input.flow.clone(), dtype),
             skips: skips.map(cast).collect(),
         };
-        let pass = pass_context(&self.task, action.micro_batch, &side)?;
+        let mut pass = pass_context(&self.task, action.micro_batch, &side)?;
+        // These passes are no part of the step.
+        pass.sums = None;
         let watch = self.watch();
         let layers = self.task.layers.iter().map(copies::live);
         let layers: Vec<_> = self.task.stage.cells.iter().cloned().zip(layers).collect();
@@ -803,11 +808,18 @@ impl<L: Layer> StageStep<L> {
         let layers = self.versions.newest().copies.live();
         let sums = &mut self.gradients;
         let (is_last, dtype) = (self.last.contains(&action), self.task.dtype);
+        let pass_sums = (self.task.training.as_ref()).and_then(|training| training.sums.as_ref());
+        let first = self.task.stage.layers.start;
         let mut reduction = self.reductions.front_mut();
         self.recorder.time(action.pass.into(), action, || {
             for (layer, deferred) in deferred.unwrap_or_default() {
                 watch(Some(layer));
                 let gradients = deferred.run(&layers[layer]);
+                if let Some(pass_sums) = pass_sums {
+                    let place = (action.micro_batch, first + layer);
+                    let of_layer = (&layers[layer], Some(&gradients));
+                    pass_sums.backward(place, SpanKind::WeightGradient, of_layer, &[]);
+                }
                 let gradients = match dtype {
                     Some(_) => copies::widened(&layers[layer], gradients),
                     None => gradients,
@@ -867,6 +879,8 @@ fn pass_context<'a, L: Layer>(
         first: task.stage.layers.start,
         trainable_from: training.map_or(usize::MAX, |training| training.trainable_from),
         inspect: training.is_some_and(|training| training.inspect),
+        sums: (training.and_then(|training| training.sums.as_ref()))
+            .map(|sums| (sums, micro_batch)),
         feeds_loss: part.outputs.loss.is_some() && !part.outputs.keep_outputs,
         loss_scale: training.and_then(|training| training.loss_scale),
     })

@@ -18,6 +18,7 @@ use crate::{
     engine::{
         core::Engine,
         panic::Panicked,
+        pass_sums::{self, PassSum, PassSums},
         record::{self, Recorder},
         report::{Reports, StageReport},
         schedules::StepSchedule,
@@ -39,6 +40,7 @@ pub(crate) struct StepResult<L: Layer> {
     /// Of this process's stages, in order.
     pub(crate) stages: Vec<StageResult<L>>,
     pub(crate) timeline: Timeline,
+    pub(crate) passes: Vec<PassSum>,
 }
 
 /// Runs the actions of all workers in all processes. There is one task per seat of this one; without them,
@@ -73,6 +75,7 @@ pub(crate) fn run<L: Layer>(
             workers,
             host_time: !engine.devices.iter().all(NamedDevice::is_cpu),
         },
+        passes: pass_sums::in_order(reports.passes),
     })
 }
 
@@ -106,6 +109,8 @@ fn run_own<L: Layer>(
     (number, mut on_action): (u64, impl FnMut(Action) -> Result<(), StepError>),
 ) -> Result<(Vec<StageResult<L>>, Reports), StepError> {
     let (began, actions) = (Instant::now(), &schedule.actions);
+    // All stages of a step share them.
+    let training = tasks.iter().find_map(|task| task.training.clone());
     let mut tasks_of_workers = HashMap::<_, Vec<_>>::new();
     for mut task in tasks {
         task.run = number;
@@ -158,6 +163,8 @@ fn run_own<L: Layer>(
         spans: (own.into_iter())
             .map(|worker| (worker, recorders[worker].take_spans()))
             .collect(),
+        passes: (training.as_ref().and_then(|own| own.sums.as_ref()))
+            .map_or_else(Vec::new, PassSums::take),
     };
     Ok((stages, reports))
 }

@@ -14,12 +14,14 @@ use burn::{
     optim::GradientsParams,
     tensor::{Gradients, Tensor},
 };
+use stovepipe_schedule::SpanKind;
 
 use crate::{
     api::error::FailureCause,
     engine::{
         deferred::{self, DeferredGradients},
         finite::{all_finite, are_finite, gradient_sum, is_finite},
+        pass_sums::PassSums,
         skips::{SkipGradients, SkipValues, StageSkips, Taking},
         values::{self, FlowGradients},
     },
@@ -62,6 +64,8 @@ pub(crate) struct PassContext<'a, L: Layer> {
     pub(crate) first: usize,
     pub(crate) trainable_from: usize,
     pub(crate) inspect: bool,
+    /// Where sums of what passes compute go, and the micro-batch.
+    pub(crate) sums: Option<(&'a PassSums, usize)>,
     /// Whether an objective gets the model's output.
     pub(crate) feeds_loss: bool,
     pub(crate) loss_scale: Option<f64>,
@@ -138,6 +142,10 @@ impl<'a, L: Layer> PassContext<'a, L> {
         if was_finite && !(is_finite(&output) && declared.iter().all(is_finite)) {
             let cause = "its output is not finite, but its input was";
             return Err(FailureCause::NotFinite(cause));
+        }
+        if let Some((sums, micro_batch)) = self.sums {
+            let flows: Vec<_> = [&output].into_iter().chain(&declared).collect();
+            sums.forward((micro_batch, layer), &flows);
         }
         Ok(LayerOutput {
             output,
@@ -456,6 +464,15 @@ impl<L: Layer> LayerTape<L> {
         if was_finite && !finite() {
             let cause = "its gradients are not finite, but those of its output were";
             return Err(FailureCause::NotFinite(cause));
+        }
+        if let Some((sums, micro_batch)) = pass.sums {
+            let kind = match scope {
+                BackwardScope::All => SpanKind::Backward,
+                BackwardScope::Input => SpanKind::InputGradient,
+            };
+            let inputs: Vec<_> = [&input].into_iter().chain(&of_taken).collect();
+            let of_layer = (&module, parameters.as_ref());
+            sums.backward((micro_batch, layer), kind, of_layer, &inputs);
         }
         let taken = pass.skips.taken_by(layer).iter();
         let takings = taken.map(|&skip| Taking { skip, taker: layer });

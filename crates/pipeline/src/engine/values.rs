@@ -11,10 +11,13 @@ use burn::{
 };
 use stovepipe_autodiff as autodiff;
 
-use crate::model::{
-    flow::{Flow, FlowMapper, every_kind},
-    moved::moved,
-    packed::{PackError, Packed},
+use crate::{
+    measure::checksum::Checksum,
+    model::{
+        flow::{Flow, FlowMapper, every_kind},
+        moved::moved,
+        packed::{PackError, Packed},
+    },
 };
 
 /// Casts the floats of a flow, if there is a type. Gradients return in the type that they have.
@@ -81,6 +84,13 @@ impl FlowGradients {
         (0..length).map(one).collect::<Result<_, _>>().map(Self)
     }
 
+    /// Adds them to a sum, in the order of the flow.
+    pub(crate) fn add_to(&self, sum: &mut Checksum) {
+        let mut indices: Vec<_> = self.0.keys().collect();
+        indices.sort();
+        indices.iter().for_each(|index| self.0[index].add_to(sum));
+    }
+
     /// Waits until they have been computed.
     pub(crate) fn wait(&self) -> Result<(), ExecutionError> {
         self.0.values().try_for_each(|gradient| gradient.wait())
@@ -99,6 +109,8 @@ trait Gradient: Any + Send {
 
     fn wait(&self) -> Result<(), ExecutionError>;
 
+    fn add_to(&self, sum: &mut Checksum);
+
     /// The rank, then the tensor.
     fn pack(self: Box<Self>, into: &mut Packed) -> Result<(), PackError>;
 }
@@ -110,6 +122,10 @@ impl<const D: usize> Gradient for Tensor<D> {
 
     fn wait(&self) -> Result<(), ExecutionError> {
         wait_for(self.clone())
+    }
+
+    fn add_to(&self, sum: &mut Checksum) {
+        sum.add(self);
     }
 
     fn pack(self: Box<Self>, into: &mut Packed) -> Result<(), PackError> {

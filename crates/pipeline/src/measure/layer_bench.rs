@@ -77,6 +77,7 @@ pub(super) fn pass_of<'a, L: Layer>(
         first: layer,
         trainable_from: 0,
         inspect: false,
+        sums: None,
         feeds_loss: L::MEASURED_LOSS.is_some() && layer + 1 == layers.len(),
         loss_scale: None,
     }

@@ -15,7 +15,7 @@ use stovepipe_pipeline::{Layer, Pipeline};
 use super::{disk::Files, state::TrainerState, sums::paths};
 use crate::{
     error::TrainError,
-    optimizer::{Counts, GradientAccumulator, Names, StagedOptimizer, WeightAverage},
+    optimizer::{Counts, GradientAccumulator, StagedOptimizer, WeightAverage, names},
     processes::Processes,
     weights::{
         Base, SharedTensors, copy_together,
@@ -216,17 +216,6 @@ impl<T> TensorsOf<T> {
         let (key, value) = self.metadata.as_ref()?;
         Some((key, value))
     }
-}
-
-/// The names of this process's parameters, as in the model's file. One in several layers has its first name.
-fn names<L: Layer>(pipeline: &Pipeline<L>) -> Names {
-    let mut names = Names::new();
-    for tensor in pipeline.collect(None, None, true) {
-        if let Some(id) = tensor.param_id {
-            names.entry(id.into()).or_insert(tensor.name);
-        }
-    }
-    names
 }
 
 /// The parameter whose name, with something after it, is this name.

@@ -134,14 +134,25 @@ impl Checkpoint {
         Ok(state.limit(state.steps, settings))
     }
 
+    /// The mini-batches that were trained before it was made.
+    ///
+    /// # Errors
+    ///
+    /// If its state cannot be read.
+    pub fn steps(&self) -> Result<u64, TrainError> {
+        Ok(self.state()?.steps)
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn state(&self) -> Result<TrainerState, TrainError> {
         let path = self.path.join(STATE);
         let text = fs::read_to_string(&path).map_err(TrainError::file(&path))?;
         TrainerState::parse(&text, path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 }
 

@@ -4,14 +4,17 @@ mod accumulator;
 mod adam_w;
 mod average;
 mod gradients;
+mod groups;
 mod learning_rate;
 mod offload;
 mod staged;
 mod states;
+mod sums;
 
 pub(crate) use accumulator::{Counts, GradientAccumulator};
 pub use average::WeightAverage;
+pub(crate) use groups::names;
 pub use learning_rate::LearningRate;
 pub use offload::{HostMemory, OffloadError, Storage};
 pub use staged::StagedOptimizer;
-pub(crate) use states::Names;
+pub(crate) use sums::LayerSums;

@@ -1,9 +1,15 @@
 //! Burn's optimizers, stepped stage by stage in parallel.
 
-use std::{collections::BTreeMap, io, ops::Range, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    io, mem,
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
 
 use burn::{
-    module::{ModuleMapper, ModuleVisitor, Param, ParamId},
+    module::{ModuleMapper, ModuleVisitor, Param, ParamGroup, ParamId},
     optim::{
         AdamConfig, DynOptimizer, GradientsParams, RmsPropConfig, SgdConfig, StateSink,
         StateSource, decay::WeightDecayConfig, momentum::MomentumConfig,
@@ -19,12 +25,14 @@ use stovepipe_schedule::{Span, SpanKind};
 use super::{
     adam_w::{AdamW, BETA},
     gradients::{clipped, norm, norm_of_stage},
+    groups::{Groups, Shares},
     offload::{Kept, Mover, OffloadError, OffloadedGradients, Storage},
     states::{Names, States},
+    sums::{LayerSums, Summing},
 };
 use crate::{
     error::TrainError,
-    settings::{DecayedSetting, OptimizerSetting, TrainSettings},
+    settings::{ChecksumSetting, DecayedSetting, OptimizerSetting, TrainSettings},
 };
 
 /// One of Burn's optimizers, with the state of each stage on the stage's device, or [elsewhere](Self::offload).
@@ -37,7 +45,10 @@ pub struct StagedOptimizer {
     states: Vec<States>,
     clip: Option<f64>,
     layer_decay: f64,
+    groups: Groups,
     gradient_norm: Option<f64>,
+    /// Of the last update, or those of a window by its mini-batches, if they are asked for.
+    sums: Option<Vec<(usize, LayerSums)>>,
 }
 
 impl StagedOptimizer {
@@ -49,14 +60,38 @@ impl StagedOptimizer {
             states: (0..stages).map(|_| States::default()).collect(),
             clip: Some(settings.clip).filter(|&clip| clip > 0.0),
             layer_decay: settings.layer_decay,
+            groups: Groups::new(&settings.lr_of),
             gradient_norm: None,
+            sums: (settings.checksums != ChecksumSetting::None).then(Vec::new),
         }
+    }
+
+    /// Gives the parameters of a group a share of their layer's learning rate: 2 for twice the rate, 0 to leave them
+    /// as they are. Paths are names as in a model's file. Of several groups that have a parameter, the last holds.
+    ///
+    /// ```
+    /// use burn::module::ParamGroup;
+    /// use stovepipe_train::{TrainSettings, optimizer::StagedOptimizer};
+    ///
+    /// let optimizer = StagedOptimizer::new(&TrainSettings::default(), 2)
+    ///     .with_group(ParamGroup::from_predicate("layers.3."), 10.0)
+    ///     .with_group(ParamGroup::from_predicate("bias"), 2.0);
+    /// ```
+    #[must_use]
+    pub fn with_group(mut self, group: ParamGroup, share: f64) -> Self {
+        self.groups.add(group, share);
+        self
     }
 
     /// The norm of all gradients of the last step, before they were clipped.
     #[must_use]
     pub fn gradient_norm(&self) -> Option<f64> {
         self.gradient_norm
+    }
+
+    /// The sums of the last update, or those of the last window by its mini-batches, of this process's layers.
+    pub(crate) fn take_sums(&mut self) -> Vec<(usize, LayerSums)> {
+        self.sums.as_mut().map_or_else(Vec::new, mem::take)
     }
 
     /// Updates a pipeline's parameters with the learning rate `rate` for the last layer, and with
@@ -78,10 +113,12 @@ impl StagedOptimizer {
         let (norm, gradients) = norm(pipeline, here.zip(self.gradients()).collect())?;
         self.gradient_norm = Some(norm);
         let factor = clipped(norm, self.clip);
-        let states = std::mem::take(&mut self.states).into_iter().zip(gradients);
+        let states = mem::take(&mut self.states).into_iter().zip(gradients);
         let states = states.map(|(states, gradients)| (states, gradients, None));
         let states = states.collect();
         let (optimizer, rates) = (self.optimizer.clone(), self.rates(rate, pipeline));
+        let shares = self.groups.shares(pipeline);
+        let (sums, firsts) = (self.sums.is_some(), first_layers(pipeline));
         let stages = pipeline.change_stages(
             states,
             move |stage, layers: Vec<L>, (mut states, (gradients, away), _)| {
@@ -92,20 +129,27 @@ impl StagedOptimizer {
                 let mut update = Update {
                     optimizer: &optimizer,
                     rate,
+                    shares: &shares,
                     factor,
                     gradients,
                     visiting: GradientsParams::new(),
                     states: &mut states,
+                    summing: None,
                     failed: None,
                 };
-                let layers = (layers.into_iter().zip(&rates[stage]))
-                    .map(|(layer, &rate)| {
+                let mut summed = Vec::new();
+                let layers = (layers.into_iter().zip(&rates[stage]).enumerate())
+                    .map(|(index, (layer, &rate))| {
                         update.rate = rate;
+                        update.summing = sums.then(Summing::default);
                         if let Some(away) = &mut away {
                             let visiting = away.next(&layer);
                             update.visiting = update.note(visiting).unwrap_or_default();
                         }
-                        layer.map(&mut update)
+                        let layer = layer.map(&mut update);
+                        let own = update.summing.as_ref();
+                        summed.extend(own.map(|own| own.of_layer(firsts[stage] + index)));
+                        layer
                     })
                     .collect();
                 update.failed.map_or(Ok(()), Err)?;
@@ -117,14 +161,19 @@ impl StagedOptimizer {
                     start,
                     end: started.elapsed(),
                 };
-                Ok((layers, (states, Default::default(), Some(span))))
+                Ok((layers, (states, Default::default(), Some((span, summed)))))
             },
         )?;
         let mut spans = Vec::new();
-        for (stage, (states, _, span)) in stages.into_iter().enumerate() {
+        let mut all = Vec::new();
+        for (stage, (states, _, updated)) in stages.into_iter().enumerate() {
             self.states.push(states);
-            spans.extend(span.map(|span| (stage, span)));
+            if let Some((span, summed)) = updated {
+                spans.push((stage, span));
+                all.extend(summed.into_iter().map(|own| (0, own)));
+            }
         }
+        self.sums = sums.then_some(all);
         Ok(spans)
     }
 
@@ -180,7 +229,11 @@ impl StagedOptimizer {
             "a window needs all states on their devices"
         );
         let (optimizer, clip_at) = (self.optimizer.clone(), self.clip);
-        let shares = self.rates(1.0, pipeline);
+        let of_layers = self.rates(1.0, pipeline);
+        let shares = self.groups.shares(pipeline);
+        let firsts = first_layers(pipeline);
+        let summed = self.sums.is_some().then(Arc::<Mutex<Vec<_>>>::default);
+        let all = summed.clone();
         let update = move |stage: usize, layers: Vec<L>, gradients, states, number: usize| {
             let mut states = States::on_device(states);
             let gradients = (gradients, None);
@@ -188,22 +241,35 @@ impl StagedOptimizer {
             let mut update = Update {
                 optimizer: &optimizer,
                 rate: 0.0,
+                shares: &shares,
                 factor: norm.and_then(|norm| clipped(norm, clip_at)),
                 gradients: gradients.0,
                 visiting: GradientsParams::new(),
                 states: &mut states,
+                summing: None,
                 failed: None,
             };
-            let layers = layers.into_iter().zip(&shares[stage]);
-            let layers = layers.map(|(layer, share)| {
+            let layers = layers.into_iter().zip(&of_layers[stage]).enumerate();
+            let layers = layers.map(|(index, (layer, share))| {
                 update.rate = share * rates[stage][number];
-                layer.map(&mut update)
+                update.summing = all.as_ref().map(|_| Summing::default());
+                let layer = layer.map(&mut update);
+                if let (Some(all), Some(own)) = (&all, &update.summing) {
+                    let own = own.of_layer(firsts[stage] + index);
+                    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                    all.push((number, own));
+                }
+                layer
             });
             (layers.collect(), states.take_on_device())
         };
         let mut states: Vec<_> = self.states.iter_mut().map(States::take_on_device).collect();
         let window = pipeline.train_window(batches, objective, &mut states, update);
         self.states = states.into_iter().map(States::on_device).collect();
+        self.sums = summed.map(|all| {
+            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+            mem::take(&mut *all)
+        });
         window
     }
 
@@ -333,18 +399,28 @@ impl StagedOptimizer {
     }
 }
 
+/// The first layer of each stage.
+fn first_layers<L: Layer>(pipeline: &Pipeline<L>) -> Vec<usize> {
+    let stages = pipeline.stages().into_iter();
+    stages.map(|stage| stage.layers.start).collect()
+}
+
 /// One update of a stage's parameters.
 ///
 /// Burn's `ModuleOptimizer` hides its state: it could not be named by layer, or put on a device.
 struct Update<'a> {
     optimizer: &'a Optimizers,
+    /// Of the current layer.
     rate: f64,
+    shares: &'a Shares,
     /// For clipped gradients.
     factor: Option<f64>,
     gradients: GradientsParams,
     /// Those of the current layer that lay off the device.
     visiting: GradientsParams,
     states: &'a mut States,
+    /// Of the current layer, if sums are asked for.
+    summing: Option<Summing>,
     /// Why a state or a gradient could not be had. What follows stays as it is.
     failed: Option<OffloadError>,
 }
@@ -375,16 +451,20 @@ impl ModuleMapper for Update<'_> {
         let Some(state) = self.note(state) else {
             return param;
         };
+        if let Some(summing) = &mut self.summing {
+            summing.gradients.add(&gradient);
+        }
         let gradient = match self.factor {
             Some(factor) => gradient.mul_scalar(factor),
             None => gradient,
         };
         let (id, value, mapper) = param.consume();
+        let share = self.shares.get(&id).copied().unwrap_or(1.0);
         let trains = value.is_require_grad();
         let checkpointing = value.gradient_checkpointing_strategy();
         let (value, state) = self.optimizer.of(D).step_dyn(
             D,
-            self.rate,
+            self.rate * share,
             value.inner().into_bridge(),
             gradient.into_bridge(),
             state,
@@ -393,7 +473,11 @@ impl ModuleMapper for Update<'_> {
             let put = self.states.put(id, state);
             self.note(put);
         }
-        let mut value = Tensor::from_inner(Tensor::<D>::from_bridge(value));
+        let value = Tensor::<D>::from_bridge(value);
+        if let Some(summing) = &mut self.summing {
+            summing.parameters.add(&value);
+        }
+        let mut value = Tensor::from_inner(value);
         if let Some(strategy) = checkpointing {
             value = value.with_gradient_checkpointing_strategy(strategy);
         }

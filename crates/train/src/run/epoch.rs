@@ -12,6 +12,7 @@ use super::{
 use crate::{
     data::{Source, shared},
     error::TrainError,
+    optimizer::LayerSums,
 };
 
 /// What is counted of a mini-batch.
@@ -76,7 +77,8 @@ impl<L: Layer, O> Trainer<L, O> {
             let is_last = loaded.peek().is_none();
             let (gathered, spans) =
                 self.gather((&mut step, batch_started), is_last, rate.at(update))?;
-            if self.end_step(&mut step, spans)? {
+            let (is_saved, sums) = self.end_step(&mut step, spans)?;
+            if is_saved {
                 self.end_saving(folder, progress)?;
             }
             if let Some((sampler, sampling)) = self.sampler.as_mut().zip(sampling) {
@@ -100,6 +102,9 @@ impl<L: Layer, O> Trainer<L, O> {
                 (rate.at(update), seconds),
                 (folder, progress),
             )?;
+            let sums = sums.into_iter().map(|(_, sums)| sums);
+            let of_step = (trained.step, trained.loss);
+            self.log_sums(of_step, sums, &step.passes, (folder, progress));
             // The timeline is of the last complete mini-batch.
             if step.micro_batches.iter().sum::<usize>() == self.settings.batch_size {
                 let drift = self.drift.as_mut();
@@ -180,15 +185,19 @@ impl<L: Layer, O> Trainer<L, O> {
     }
 
     /// Completes the timeline by the updates of all stages, and agrees whether to end. Returns whether a checkpoint
-    /// has been written.
+    /// has been written, and the sums of the update.
     fn end_step(
         &mut self,
         step: &mut Step<L>,
         spans: Vec<(usize, Span)>,
-    ) -> Result<bool, TrainError> {
+    ) -> Result<(bool, Vec<(usize, LayerSums)>), TrainError> {
         let (stages, mut is_saved) = (self.pipeline.stages(), false);
-        let all = (self.processes).gather((self.is_asked_to_end(), self.has_saved(), spans))?;
-        for (rank, (ends, saved, spans)) in all.into_iter().enumerate() {
+        let own = (self.is_asked_to_end(), self.has_saved());
+        let own = (own, spans, self.optimizer.take_sums());
+        let mut all_sums = Vec::new();
+        let all = self.processes.gather(own)?;
+        for (rank, ((ends, saved), spans, sums)) in all.into_iter().enumerate() {
+            all_sums.extend(sums);
             self.ends |= ends;
             is_saved |= saved;
             for (stage, span) in spans {
@@ -199,7 +208,7 @@ impl<L: Layer, O> Trainer<L, O> {
                 step.timeline.workers[worker].push(span);
             }
         }
-        Ok(is_saved)
+        Ok((is_saved, all_sums))
     }
 
     /// Accumulates a mini-batch's gradients. Updates the parameters if these are enough mini-batches

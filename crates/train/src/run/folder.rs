@@ -28,6 +28,8 @@ use crate::{
 pub(super) const METRICS: &str = "metrics.jsonl";
 /// The file with a line for each mini-batch.
 pub(super) const STEPS: &str = "steps.jsonl";
+/// The file with sums of bits for each mini-batch.
+pub(super) const CHECKSUMS: &str = "checksums.jsonl";
 const LOCK: &str = "lock";
 /// Where the complete folder of a run goes that has trained further. While it trains, this is empty.
 const BEFORE: &str = "before";

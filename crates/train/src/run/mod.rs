@@ -1,6 +1,7 @@
 //! A run: from the first batch to the files.
 
 mod allocator;
+mod checksums;
 mod drift;
 mod epoch;
 mod folder;

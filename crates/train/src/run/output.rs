@@ -183,7 +183,17 @@ impl<L: Layer, O> Trainer<L, O> {
             memory: self.memory.resident(),
             bubble: step.bubble,
         };
-        if let Err(error) = folder.append_json_line(STEPS, &line)
+        let appended = folder.append_json_line(STEPS, &line);
+        self.warn_of_log(appended, progress);
+    }
+
+    /// Says once that a log of steps cannot be written.
+    pub(super) fn warn_of_log(
+        &mut self,
+        appended: Result<(), TrainError>,
+        progress: &mut Progress,
+    ) {
+        if let Err(error) = appended
             && !std::mem::replace(&mut self.has_warned, true)
         {
             progress.say(&format!(

@@ -18,7 +18,7 @@ use stovepipe_schedule::Timeline;
 
 use super::{
     drift::Drift,
-    folder::{METRICS, RunFolder, STEPS},
+    folder::{CHECKSUMS, METRICS, RunFolder, STEPS},
     memory::OwnMemory,
     memory_sampler::MemorySampler,
     progress::Progress,
@@ -31,7 +31,7 @@ use crate::{
     error::TrainError,
     optimizer::{GradientAccumulator, LearningRate, StagedOptimizer, WeightAverage},
     processes::Processes,
-    settings::TrainSettings,
+    settings::{ChecksumSetting, TrainSettings},
     task::{Metrics, Task, evaluate},
     weights::Base,
 };
@@ -115,7 +115,7 @@ pub struct Resumed {
     pub batches: usize,
     /// Newer checkpoints that are damaged.
     pub damaged: Vec<Damaged>,
-    /// Lines of `metrics.jsonl` and `steps.jsonl` that were not complete, and were removed.
+    /// Lines of `metrics.jsonl`, `steps.jsonl` and `checksums.jsonl` that were not complete, and were removed.
     pub damaged_lines: usize,
 }
 
@@ -171,6 +171,7 @@ impl<L: Layer, O> Trainer<L, O> {
     ) -> Result<Self, TrainError> {
         settings.check()?;
         settings.freeze.apply_to(&mut pipeline)?;
+        pipeline.set_pass_sums(settings.checksums == ChecksumSetting::Passes);
         let averages = settings.ema > 0.0;
         let optimizer = settings.optimizer(&pipeline)?;
         Ok(Self {
@@ -357,8 +358,9 @@ impl<L: Layer, O> Trainer<L, O> {
         let is_over = |line: &Value| line["epoch"].as_u64().is_some_and(|epoch| epoch <= epochs);
         let steps = self.state.steps;
         let is_done = |line: &Value| line["step"].as_u64().is_some_and(|step| step <= steps);
-        let damaged_lines =
-            folder.keep_json_lines(METRICS, is_over)? + folder.keep_json_lines(STEPS, is_done)?;
+        let damaged_lines = folder.keep_json_lines(METRICS, is_over)?
+            + folder.keep_json_lines(STEPS, is_done)?
+            + folder.keep_json_lines(CHECKSUMS, is_done)?;
         Ok(Resumed {
             damaged_lines,
             checkpoint: checkpoint.map(|own| own.name().to_owned()),

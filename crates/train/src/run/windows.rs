@@ -49,9 +49,10 @@ impl<L: Layer, O> Trainer<L, O> {
             let Some(window) = self.train_window(&mut loaded, (count, rates))? else {
                 return Ok(true);
             };
-            let all = (self.processes).gather((self.is_asked_to_end(), self.has_saved()))?;
-            self.ends |= all.iter().any(|&(ends, _)| ends);
-            if all.iter().any(|&(_, is_saved)| is_saved) {
+            let own = (self.is_asked_to_end(), self.has_saved());
+            let all = self.processes.gather((own, self.optimizer.take_sums()))?;
+            self.ends |= all.iter().any(|&((ends, _), _)| ends);
+            if all.iter().any(|&((_, is_saved), _)| is_saved) {
                 self.end_saving(folder, progress)?;
             }
             let seconds = before + started.elapsed().as_secs_f64();
@@ -76,6 +77,10 @@ impl<L: Layer, O> Trainer<L, O> {
                     (rate.at(number), so_far),
                     (folder, progress),
                 )?;
+                let sums = all.iter().flat_map(|(_, sums)| sums);
+                let sums = sums.filter(|(own, _)| *own == index).map(|&(_, sums)| sums);
+                let of_step = (trained.step, trained.loss);
+                self.log_sums(of_step, sums, &[], (folder, progress));
             }
             self.timeline = window.timeline;
             let is_over = self.state.batch == batches;

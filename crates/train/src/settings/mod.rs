@@ -11,6 +11,7 @@ mod limits;
 mod memory_check;
 mod offload;
 mod pipeline;
+mod rate;
 mod recompute;
 mod schedule;
 mod training;
@@ -26,10 +27,12 @@ pub use memory_check::{AvailableMemory, DeviceMemory};
 pub(crate) use offload::HOST;
 pub use offload::OffloadSetting;
 pub use pipeline::{MOST_MICRO_BATCHES, PipelineSettings};
+pub use rate::RateSetting;
 pub use recompute::RecomputeSetting;
 pub use schedule::ScheduleSetting;
 pub use training::{
-    DecaySetting, DecayedSetting, OptimizerSetting, SaveErrorSetting, TrainSettings,
+    ChecksumSetting, DecaySetting, DecayedSetting, OptimizerSetting, SaveErrorSetting,
+    TrainSettings,
 };
 pub use value::ValueError;
 

@@ -9,6 +9,7 @@ use super::{
     check::{ABOVE_ZERO, AT_LEAST_ONE, BELOW_ONE, UP_TO_ONE, ZERO_OR_MORE, check},
     freeze::FreezeSetting,
     offload::{HOST, OffloadSetting},
+    rate::RateSetting,
 };
 use crate::error::TrainError;
 
@@ -94,6 +95,10 @@ pub struct TrainSettings {
     /// Learning rate of each layer as a share of the next layer's: below 1, first layers change least
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub layer_decay: f64,
+    /// Learning rates of parameters by their names, as shares of their layer's: `head.*=10`, or `*.bias=0`;
+    /// of several that fit, the last holds
+    #[arg(long, value_name = "NAMES=SHARE", value_delimiter = ',')]
+    pub lr_of: Vec<RateSetting>,
     /// Decay of a moving average of the weights, such as 0.9999, tested and saved too; 0 for none
     #[arg(long, value_name = "DECAY", default_value_t = 0.0)]
     pub ema: f64,
@@ -103,6 +108,11 @@ pub struct TrainSettings {
     /// Where that lies: host, the memory of the host, for GPUs; or a folder, in files that nobody else sees
     #[arg(long, value_name = "host|DIR", default_value = HOST)]
     pub offload_to: PathBuf,
+    /// Sums of bits to write for each mini-batch, to checksums.jsonl: by them, `stovepipe compare` finds where two runs begin
+    /// to differ [without a value: steps]
+    #[arg(long, value_enum, default_value_t = ChecksumSetting::None, num_args = 0..=1,
+          default_missing_value = "steps")]
+    pub checksums: ChecksumSetting,
     /// Seed of parameters, of the order of samples and of augmentation
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
@@ -153,6 +163,7 @@ impl TrainSettings {
             ("keep-last", self.keep_last, AT_LEAST_ONE),
             ("window", self.window.unwrap_or(1), AT_LEAST_ONE),
         ])?;
+        check((self.lr_of.iter()).map(|own| ("lr-of", own.share, ZERO_OR_MORE)))?;
         check([
             ("lr", self.lr, ABOVE_ZERO),
             ("decay-epochs", self.decay_epochs, ABOVE_ZERO),
@@ -197,6 +208,9 @@ impl TrainSettings {
                 Err(TrainError::OnlyAsynchronous("--staleness-warmup-epochs"))
             }
             (true, _) if self.accumulate > 1 => Err(TrainError::OnlySynchronous("--accumulate")),
+            (true, _) if self.checksums == ChecksumSetting::Passes => {
+                Err(TrainError::OnlySynchronous("--checksums passes"))
+            }
             (true, _) if self.ema > 0.0 => Err(TrainError::OnlySynchronous("--ema")),
             (true, _) if self.offload != OffloadSetting::None => {
                 Err(TrainError::OnlySynchronous("--offload"))
@@ -222,6 +236,18 @@ pub enum OptimizerSetting {
     Adam,
     /// Adam with decoupled weight decay
     AdamW,
+}
+
+/// Which sums of bits are written for each mini-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ChecksumSetting {
+    /// None
+    None,
+    /// The loss, and each layer's gradients and parameters
+    Steps,
+    /// Also what each layer computes for each micro-batch
+    Passes,
 }
 
 /// Which parameters weight decay is for.

@@ -13,6 +13,11 @@ pub enum ValueError {
     /// For [`FreezeSetting`](super::FreezeSetting).
     #[error("write a number of layers, or body for all but the last")]
     Freeze,
+    /// For [`RateSetting`](super::RateSetting).
+    #[error(
+        "`{0}` is no share of a learning rate: write names of parameters, with * for any part, and a number, as in head.*=10"
+    )]
+    Rate(String),
     /// For [`RecomputeSetting`](super::RecomputeSetting): no mode.
     #[error(
         "`{0}` is not a recompute mode: use always, except-last, never, by-layer or layers, as in 0-3,7-9"

@@ -12,6 +12,7 @@ macro_rules! assert_matches {
 mod accumulation;
 mod average;
 mod base;
+mod checksums;
 mod looping;
 mod objectives;
 mod offload;

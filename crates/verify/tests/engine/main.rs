@@ -36,6 +36,7 @@ mod keyed_rng;
 mod losses;
 mod models;
 mod module;
+mod pass_sums;
 mod precision;
 mod processes;
 mod ranks;

@@ -55,7 +55,7 @@ pub fn jumping(layers: &[&str]) -> Vec<Jumping> {
 }
 
 /// To the next layer, far, to four, to the same stage or not, nested and crossed; from the data itself.
-const LAYERS: [&str; 8] = [
+pub const LAYERS: [&str; 8] = [
     "+input",
     "+output +far",
     "-output +c",

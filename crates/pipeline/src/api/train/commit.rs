@@ -30,6 +30,7 @@ impl<L: Layer> Pipeline<L> {
         let scores = sum_scores(&result.reports, 0..micro_batches.len());
         let held = result.reports.iter().map(|stage| stage.held).collect();
         let timeline = std::mem::take(&mut result.timeline);
+        let passes = std::mem::take(&mut result.passes);
         let mut gradients = self.of_other_processes(overflowed)?;
         let mut statistics = Vec::new();
         for stage in &mut result.stages {
@@ -64,6 +65,7 @@ impl<L: Layer> Pipeline<L> {
             micro_batches,
             timeline,
             held,
+            passes,
         })
     }
 

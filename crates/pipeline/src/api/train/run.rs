@@ -1,6 +1,6 @@
 //! The second phase of a training step: the stages run their schedule.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use super::split::MiniBatch;
 use crate::{
@@ -11,6 +11,7 @@ use crate::{
     engine::{
         gradient_sums::Stored,
         parts::OutputUse,
+        pass_sums::PassSums,
         stage::Training,
         step::{self, StepResult},
     },
@@ -32,6 +33,8 @@ impl<L: Layer> Pipeline<L> {
             only_counts: false,
             checks_finite: self.engine.check_finite || self.loss_scaler().is_some(),
             inspect,
+            sums: (!inspect && self.engine.sums_passes.load(Ordering::Acquire))
+                .then(PassSums::default),
             loss_scale: self.loss_scaler().map(|scaler| scaler.scale()),
         });
         let inputs = batch.inputs.clone();

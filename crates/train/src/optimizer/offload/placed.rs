@@ -7,7 +7,7 @@ use stovepipe_pipeline::{Layer, NamedDevice, Pipeline, Stage};
 use super::{error::OffloadError, storage::HostMemory};
 use crate::{
     error::TrainError,
-    optimizer::StagedOptimizer,
+    optimizer::{StagedOptimizer, groups},
     processes::Processes,
     settings::{HOST, OffloadSetting, TrainSettings},
 };
@@ -56,6 +56,7 @@ impl TrainSettings {
         &self,
         pipeline: &Pipeline<L>,
     ) -> Result<StagedOptimizer, TrainError> {
+        groups::check(&self.lr_of, pipeline)?;
         let stages = pipeline.stages();
         let optimizer = StagedOptimizer::new(self, stages.len());
         if self.offload == OffloadSetting::None {
