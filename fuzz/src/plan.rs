@@ -1,15 +1,12 @@
 //! Profiles, machines and graphs of layers.
 
-use std::str;
-
 use stovepipe_plan::{GraphError, LayerGraph, Machine, Profile, States, partition};
+
+use super::input::text;
 
 /// A profile that is read is the same when it is written and read again, and scales to other numbers of samples.
 pub fn profile(bytes: &[u8]) {
-    let Ok(text) = str::from_utf8(bytes) else {
-        return;
-    };
-    match Profile::from_toml(text) {
+    text(bytes, |text| match Profile::from_toml(text) {
         Ok(profile) => {
             let again = Profile::from_toml(&profile.to_toml());
             assert_eq!(again.as_ref(), Ok(&profile));
@@ -20,16 +17,13 @@ pub fn profile(bytes: &[u8]) {
             }
         }
         Err(error) => assert!(error.to_string().starts_with("line ")),
-    }
+    });
 }
 
 /// A machine that is read is the same when it is written and read again. All but equal devices are joined, if there are
 /// links.
 pub fn machine(bytes: &[u8]) {
-    let Ok(text) = str::from_utf8(bytes) else {
-        return;
-    };
-    match Machine::from_toml(text) {
+    text(bytes, |text| match Machine::from_toml(text) {
         Ok(machine) => {
             let again = Machine::from_toml(&machine.to_toml());
             assert_eq!(again.as_ref(), Ok(&machine));
@@ -41,45 +35,44 @@ pub fn machine(bytes: &[u8]) {
             }
         }
         Err(error) => assert!(error.to_string().starts_with("line ")),
-    }
+    });
 }
 
 /// A graph that is read has no cycles and finite costs. If it is small, it can be cut.
 pub fn graph(bytes: &[u8]) {
-    let Ok(text) = str::from_utf8(bytes) else {
-        return;
-    };
-    let graph = match LayerGraph::from_text(text) {
-        Ok(graph) => graph,
-        Err(GraphError::NoNodes) => return,
-        Err(error) => {
-            assert!(error.to_string().starts_with("line "));
-            return;
+    text(bytes, |text| {
+        let graph = match LayerGraph::from_text(text) {
+            Ok(graph) => graph,
+            Err(GraphError::NoNodes) => return,
+            Err(error) => {
+                assert!(error.to_string().starts_with("line "));
+                return;
+            }
+        };
+        let count = graph.nodes().len();
+        for node in graph.nodes() {
+            for cost in [
+                node.forward,
+                node.backward,
+                node.activations,
+                node.parameters,
+            ] {
+                assert!(cost >= 0.0 && cost.is_finite());
+            }
         }
-    };
-    let count = graph.nodes().len();
-    for node in graph.nodes() {
-        for cost in [
-            node.forward,
-            node.backward,
-            node.activations,
-            node.parameters,
-        ] {
-            assert!(cost >= 0.0 && cost.is_finite());
+        // The longest path to each node: it stays below the number of nodes if there is no cycle.
+        let mut depths = vec![0; count];
+        for _ in 0..count {
+            for &(from, to) in graph.edges() {
+                depths[to] = depths[to].max(depths[from] + 1);
+            }
         }
-    }
-    // The longest path to each node: it stays below the number of nodes if there is no cycle.
-    let mut depths = vec![0; count];
-    for _ in 0..count {
-        for &(from, to) in graph.edges() {
-            depths[to] = depths[to].max(depths[from] + 1);
+        assert!(depths.iter().all(|&depth| depth < count));
+        if count <= 8
+            && let Ok(states) = States::from_graph(&graph)
+        {
+            let all = partition(&states, &Machine::uniform(2));
+            assert!(all.is_ok_and(|all| all.time >= 0.0 && all.time.is_finite()));
         }
-    }
-    assert!(depths.iter().all(|&depth| depth < count));
-    if count <= 8
-        && let Ok(states) = States::from_graph(&graph)
-    {
-        let all = partition(&states, &Machine::uniform(2));
-        assert!(all.is_ok_and(|all| all.time >= 0.0 && all.time.is_finite()));
-    }
+    });
 }

@@ -1,8 +1,8 @@
 //! Headers of pictures, and the configuration of a run.
 
-use std::str;
-
 use stovepipe_report::{Picture, RunSettings};
+
+use super::input::text;
 
 /// A picture keeps its bytes.
 pub fn picture(bytes: &[u8]) {
@@ -14,14 +14,13 @@ pub fn picture(bytes: &[u8]) {
 
 /// Every setting of a configuration is found by its name.
 pub fn configuration(bytes: &[u8]) {
-    let Ok(text) = str::from_utf8(bytes) else {
-        return;
-    };
-    if let Ok(settings) = RunSettings::parse(text) {
-        for table in &settings.tables {
-            for (name, _) in &table.entries {
-                assert!(settings.get(&table.name, name).is_some());
+    text(bytes, |text| {
+        if let Ok(settings) = RunSettings::parse(text) {
+            for table in &settings.tables {
+                for (name, _) in &table.entries {
+                    assert!(settings.get(&table.name, name).is_some());
+                }
             }
         }
-    }
+    });
 }

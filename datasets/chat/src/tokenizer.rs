@@ -1,6 +1,7 @@
 use std::{
     collections::HashSet,
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -67,7 +68,7 @@ impl ChatTokenizer {
         }
         let json = std::fs::read(&path).map_err(ChatError::unreadable(&path))?;
         let tokens = SpecialTokens::read(folder)?;
-        let parsed = Self::parse(&json, &path, tokens);
+        let parsed = caught(|| Self::parse(&json, &path, tokens));
         parsed.map_err(|source| ChatError::NotATokenizer(path, source))
     }
 
@@ -140,7 +141,7 @@ impl ChatTokenizer {
 
     /// Tokens with their places in the text.
     pub(crate) fn encoding(&self, text: &str) -> Result<Encoding, ChatError> {
-        let encoding = self.inner.encode(text, false);
+        let encoding = caught(|| self.inner.encode(text, false));
         encoding.map_err(|source| ChatError::Tokenizer(self.path.clone(), source))
     }
 
@@ -167,6 +168,15 @@ impl fmt::Debug for ChatTokenizer {
         shown.field("vocabulary", &self.vocabulary);
         shown.finish_non_exhaustive()
     }
+}
+
+/// The library panics at some damaged files.
+fn caught<R>(run: impl FnOnce() -> tokenizers::Result<R>) -> tokenizers::Result<R> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(text.unwrap_or("a panic without a message").into())
+    })
 }
 
 /// The tokens that the post-processor puts before a text. It does not tell them, so a short text

@@ -1,4 +1,9 @@
-use std::{fmt, fs, path::Path, sync::Arc};
+use std::{
+    fmt, fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::Arc,
+};
 
 use tokenizers::{ModelWrapper, Tokenizer as HuggingFace};
 
@@ -54,7 +59,7 @@ impl Tokenizer {
     /// If the file cannot be read, or is not a `tokenizer.json`.
     pub fn read(path: &Path) -> Result<Self, TextError> {
         let json = fs::read(path).map_err(TextError::unreadable(path))?;
-        let parsed = Self::parse(&json, path);
+        let parsed = caught(|| Self::parse(&json, path));
         parsed.map_err(|source| TextError::NotATokenizer(path.to_owned(), source))
     }
 
@@ -126,7 +131,7 @@ impl Tokenizer {
                 inner,
                 unknown,
                 ..
-            } => encode_pieces(inner, *unknown, text, tokens).map_err(failed(path)),
+            } => caught(|| encode_pieces(inner, *unknown, text, tokens)).map_err(failed(path)),
         }
     }
 
@@ -144,7 +149,7 @@ impl Tokenizer {
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
             TokenizerKind::HuggingFace { path, inner, .. } => {
-                inner.decode(tokens, false).map_err(failed(path))
+                caught(|| inner.decode(tokens, false)).map_err(failed(path))
             }
         }
     }
@@ -165,6 +170,15 @@ impl fmt::Debug for Tokenizer {
 
 fn failed(path: &Path) -> impl FnOnce(tokenizers::Error) -> TextError {
     |source| TextError::Tokenizer(path.to_owned(), source)
+}
+
+/// The library panics at some damaged files.
+fn caught<R>(run: impl FnOnce() -> tokenizers::Result<R>) -> tokenizers::Result<R> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(text.unwrap_or("a panic without a message").into())
+    })
 }
 
 /// The token for unknown text, if there is one.

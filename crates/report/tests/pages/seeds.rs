@@ -1,5 +1,7 @@
 //! The seeds of fuzzing, as ordinary tests.
 
+#[path = "../../../../fuzz/src/input.rs"]
+mod input;
 #[path = "../../../../fuzz/src/seeds.rs"]
 mod replay;
 #[path = "../../../../fuzz/src/report.rs"]

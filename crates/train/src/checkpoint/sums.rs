@@ -45,9 +45,10 @@ pub(super) fn check(folder: &Path) -> Result<(), String> {
         };
         // Never read files of other folders.
         let is_name = Path::new(name).file_name().is_some_and(|own| own == name);
-        let path = folder.join(name);
-        match sum(&path) {
-            _ if !is_name => return Err(format!("{SUMS} is damaged")),
+        if !is_name {
+            return Err(format!("{SUMS} is damaged"));
+        }
+        match sum(&folder.join(name)) {
             Err(error) => return Err(format!("{name}: {error}")),
             Ok(found) if found != expected => return Err(format!("{name} is damaged")),
             Ok(_) => sealed.push(name.to_owned()),

@@ -4,6 +4,7 @@
 mod bad;
 mod dense;
 mod memory;
+mod seeds;
 mod torch;
 
 use std::{collections::BTreeMap, path::Path};

@@ -12,8 +12,13 @@ mod ranks;
 
 use std::ops::RangeInclusive;
 
+use mimalloc::MiMalloc;
 use stovepipe_pipeline::{Batch, Flow, Layer, Objective, error::WindowError};
 use stovepipe_verify::{Outcome, Verifier};
+
+/// As in the program. It saves a sixth of the time.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// One, a number that does not divide the batch, and more than it has samples.
 const MICRO_BATCHES: [usize; 3] = [1, 3, 12];
@@ -35,13 +40,13 @@ where
     let most = *stages.end();
     let verifier =
         |(layers, batch, objective)| Verifier::new(layers, batch, objective).stages(stages.clone());
-    let subject = (layers, batch, objective);
-    for size in [2, 3].into_iter().filter(|&size| size <= most) {
-        let report = ranks::report(size, subject.clone(), |subject| {
-            verifier(subject).micro_batches([3])
-        });
-        assert!(report.holds(), "{size} ranks\n{report}");
-    }
+    let subject: (Vec<L>, _, _) = (layers, batch, objective);
+    // Two or three processes: the models have even and odd numbers of layers.
+    let size = most.min(2 + subject.0.len() % 2);
+    let report = ranks::report(size, subject.clone(), |subject| {
+        verifier(subject).micro_batches([3])
+    });
+    assert!(report.holds(), "{size} ranks\n{report}");
     let report = verifier(subject)
         .micro_batches(MICRO_BATCHES)
         .run()

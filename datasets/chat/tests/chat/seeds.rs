@@ -1,5 +1,7 @@
 //! The seeds of fuzzing, as ordinary tests.
 
+#[path = "../../../../fuzz/src/files.rs"]
+mod files;
 #[path = "../../../../fuzz/src/seeds.rs"]
 mod replay;
 #[path = "../../../../fuzz/src/chat.rs"]
@@ -10,4 +12,9 @@ use replay::replay;
 #[test]
 fn json_lines() {
     replay("jsonl", targets::jsonl);
+}
+
+#[test]
+fn folders_of_models() {
+    replay("model", targets::model);
 }

@@ -4,4 +4,5 @@
 #[path = "../folder/mod.rs"]
 mod folder;
 mod reading;
+mod seeds;
 mod showing;

@@ -5,3 +5,4 @@
 mod folder;
 mod layouts;
 mod loading;
+mod seeds;

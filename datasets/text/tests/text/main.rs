@@ -4,5 +4,6 @@
 mod files;
 mod n_gram;
 mod pieces;
+mod seeds;
 mod tokenizers;
 mod windows;
