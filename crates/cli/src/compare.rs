@@ -21,6 +21,7 @@ use crate::{
     flags,
     output::{self, Table},
     report::{self, find},
+    train::INTERRUPTED,
 };
 
 /// Stands for a value that a run does not have.
@@ -58,24 +59,26 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     text += &steps(&compared);
     let sums = first_other_sum([&runs[0], &runs[1]])?;
     text += &checksums(&sums, &layers);
-    text += &models(&runs)?;
     output::print(&text)?;
+    let models = models(&runs)?;
+    output::print(&models.text)?;
     if flags.replay {
         let first = (compared.other.map(|[step, _]| step.step).into_iter())
             .chain(sums.other.map(|(step, _)| step))
+            .chain(models.step)
             .min();
-        let text = match first {
-            Some(step) => {
-                let (runs, comparison, layers) = (&runs, &comparison, &layers);
-                let replay = Replay {
-                    named,
-                    runs,
-                    comparison,
-                    layers,
-                };
-                replay.until(step)?
-            }
-            None => "replay: the steps of both are the same: there is nothing to find\n".to_owned(),
+        let (runs, layers) = (&runs, &layers);
+        let replay = Replay {
+            named,
+            runs,
+            layers,
+        };
+        let replayed = match first {
+            Some(step) => replay.until(step)?,
+            None => Some("replay: both are the same: there is nothing to find\n".to_owned()),
+        };
+        let Some(text) = replayed else {
+            return Ok(ExitCode::from(INTERRUPTED));
         };
         output::print(&text)?;
     }
@@ -162,11 +165,13 @@ fn place(other: &OtherSum, layers: &[String]) -> String {
         None => format!("layer {layer}"),
     };
     match other {
+        OtherSum::Sizes => "the number of layers or micro-batches".to_owned(),
         OtherSum::Pass {
             micro_batch,
             kind,
             layer,
             micro_batches,
+            after_loss,
         } => {
             let what = match kind {
                 SpanKind::Forward => "the forward pass",
@@ -179,10 +184,15 @@ fn place(other: &OtherSum, layers: &[String]) -> String {
                 1 => "and of no other micro-batch".to_owned(),
                 all => format!("one of {all} micro-batches that differ"),
             };
+            let loss = match after_loss {
+                true => "; the loss differs before it: the targets may be others",
+                false => "",
+            };
             let layer = named(layer);
-            format!("{what} of micro-batch {micro_batch} in {layer}, {more}")
+            format!("{what} of micro-batch {micro_batch} in {layer}, {more}{loss}")
         }
         OtherSum::Loss => "the loss".to_owned(),
+        OtherSum::Update => "only one run updated its parameters".to_owned(),
         OtherSum::Gradients(layer) => {
             let layer = named(layer);
             format!("the gradients of {layer}, not those of later layers, nor the loss")
@@ -191,18 +201,26 @@ fn place(other: &OtherSum, layers: &[String]) -> String {
             let layer = named(layer);
             format!("the parameters of {layer} after the update, not the gradients")
         }
-        _ => "the number of layers".to_owned(),
+        _ => "something else".to_owned(),
     }
 }
 
+/// What comparing checkpoints and models has shown.
+struct ComparedModels {
+    text: String,
+    /// The step after which the first checkpoint was made that differs.
+    step: Option<usize>,
+}
+
 /// Compares the checkpoints that both have, the oldest first, and the models at the end.
-fn models([first, second]: &[PathBuf; 2]) -> Result<String, CliError> {
+fn models([first, second]: &[PathBuf; 2]) -> Result<ComparedModels, CliError> {
     let of_second = Checkpoints::of(second).list()?;
     let mut models = Vec::new();
     for own in Checkpoints::of(first).list()? {
         if let Some(other) = of_second.iter().find(|other| other.name() == own.name()) {
             let title = format!("checkpoint {}", own.name());
-            models.push((title, own.model(false), other.model(false)));
+            let step = own.steps().ok().and_then(|step| usize::try_from(step).ok());
+            models.push((title, own.model(false), other.model(false), step));
         }
     }
     let at_end = [first, second].map(|run| run.join(MODEL));
@@ -210,15 +228,17 @@ fn models([first, second]: &[PathBuf; 2]) -> Result<String, CliError> {
     let checkpoints = count(models.len(), "checkpoint");
     if has_ends {
         let [first, second] = at_end;
-        models.push(("the model at the end".to_owned(), first, second));
+        models.push(("the model at the end".to_owned(), first, second, None));
     }
-    for (title, first, second) in &models {
-        if let Some(other) = first_other_tensor([first, second])? {
-            return Ok(format!("{title} is the first that differs: {other}\n"));
+    for (title, first, second, step) in models {
+        if let Some(other) = first_other_tensor([&first, &second])? {
+            let text = format!("{title} is the first that differs: {other}\n");
+            return Ok(ComparedModels { text, step });
         }
     }
-    Ok(match has_ends {
+    let text = match has_ends {
         true => format!("models: the same in {checkpoints} and at the end\n"),
         false => format!("models: the same in {checkpoints}; there are not two at the end\n"),
-    })
+    };
+    Ok(ComparedModels { text, step: None })
 }

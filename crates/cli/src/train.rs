@@ -2,6 +2,7 @@
 
 mod dry_run;
 mod fit;
+mod lost;
 mod memory_picture;
 mod messages;
 mod prediction;
@@ -31,6 +32,7 @@ pub use self::signals::INTERRUPTED;
 use self::{
     dry_run::DryRun,
     fit::{Fit, Open},
+    lost::OnDeviceLost,
     memory_picture::MemoryPicture,
     messages::{
         changed_kind, experimental, print_stages, print_summary, resume_command, resumed_lines,
@@ -85,6 +87,15 @@ struct TrainFlags {
     /// Try two batches of everything: training, test and all files, which are then removed
     #[arg(long, conflicts_with_all = ["resume", "dry_run"])]
     quick_check: bool,
+    /// What to do if a device is lost, or hangs for the time of --stall-timeout
+    #[arg(
+        long,
+        value_enum,
+        default_value = "stop",
+        conflicts_with = "dry_run",
+        help_heading = "Pipeline"
+    )]
+    on_device_lost: OnDeviceLost,
     /// Start mpirun with this many processes on this machine, which share the stages
     #[arg(
         long,
@@ -110,6 +121,9 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
     let mut flags = TrainFlags::from_arg_matches(matches)?;
     if flags.dry_run && processes.size() > 1 {
         return Err(usage!("--dry-run: start it in one process"));
+    }
+    if flags.on_device_lost == OnDeviceLost::Continue && processes.size() > 1 {
+        return Err(usage!("{} continue is for one process", lost::FLAG));
     }
     let mut run = None;
     let settings = Settings::shared(processes, matches, || {
@@ -183,6 +197,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         measure_memory: flags.measure_memory,
         open,
         quick_check: flags.quick_check,
+        on_device_lost: flags.on_device_lost,
         newest: (newest.as_ref()).filter(|own| own.limit(&settings.training).is_ok()),
         weights,
     };
@@ -306,6 +321,7 @@ struct Train<'a> {
     /// What to choose so that it fits, if asked to.
     open: Option<Open>,
     quick_check: bool,
+    on_device_lost: OnDeviceLost,
     /// The checkpoint that it resumes from, unless that is damaged.
     newest: Option<&'a Checkpoint>,
     /// Weights to start from.
@@ -395,7 +411,13 @@ impl Work for Train<'_> {
         }
         let epilogue = (model.epilogue, usize::MAX);
         let trained = run(&mut trainer, &*source, (&folder, memory.as_ref()), epilogue);
-        let (summary, remark) = trained.map_err(|error| unfinished(error, &folder))?;
+        let (summary, remark) = match trained {
+            Ok(trained) => trained,
+            Err(error) if self.on_device_lost == OnDeviceLost::Continue => {
+                return lost::go_on(error, settings, folder);
+            }
+            Err(error) => return Err(unfinished(error, &folder)),
+        };
         let path = processes.agree(folder.finish())?;
         print_summary(&summary, remark.as_deref(), &path)?;
         if summary.stopped {

@@ -58,6 +58,7 @@ pub mod device {
     pub use crate::measure::{
         device::{DeviceError, MOST_THREADS, NamedDevice},
         link::measure_link,
+        lost::lost_devices,
         measured::slowest_link,
         out_of_memory::is_out_of_memory,
         probe::{DeviceFacts, DeviceRates, ProductRate, device_facts, measure_rates},

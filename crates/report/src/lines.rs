@@ -84,7 +84,8 @@ impl<T: Line> Lines<T> {
     }
 }
 
-/// How many steps of two runs are the same, and the first one that is not. Steps that one run does not have do not count.
+/// How many steps of two runs are the same, and the first one that is not. Steps that one run does not have do not
+/// count.
 pub(crate) fn first_other<T: Line>(
     folders: [&Path; 2],
     are_same: impl Fn(&T, &T) -> bool,

@@ -47,7 +47,7 @@ const NOTE: &str = "\
 `stovepipe train` gets SIGKILL at random moments, and is started again with --resume and another number of stages: 2, 3
 and 1 in turn. It makes a checkpoint after each step. Each start must go on from the newest checkpoint that was there,
 and nothing may be damaged or panic. A run that ends is compared with one that was never killed, with one stage: both
-models byte by byte, and all lines of metrics.jsonl and steps.jsonl but times and memory. Any difference is an error, so
+models byte by byte, and all lines of metrics.jsonl, steps.jsonl and checksums.jsonl but times and memory. Any difference is an error, so
 there are results only if there is none. The next run follows. The last one is not killed again.
 starting: before it says where it goes on from. first: before there is a checkpoint. saving: a checkpoint is being
 written. ending: the files at the end of the run are. between: the rest. resumed: the starts that went on from a
@@ -56,13 +56,13 @@ checkpoint. The system outlives each kill, so this is no test of a loss of power
 /// A small training with everything that has to be kept: an optimizer with states, averages, accumulated gradients,
 /// running statistics and random numbers. It is short, so that many kills are near its end.
 const TRAINING: &str = "train --layers 3 --filters 4 --drop-path 0.2 --ema 0.99 --accumulate 3 --batch-size 48 \
-                        --balance even --save-every 1 --keep-last 3 --per-class 48 --epochs 2";
+                        --balance even --checksums --save-every 1 --keep-last 3 --per-class 48 --epochs 2";
 const STAGES: [usize; 3] = [2, 3, 1];
 
 /// The files that must be equal.
 const MODELS: [&str; 2] = ["model.safetensors", "averaged.safetensors"];
 /// The files whose lines must be equal, but for what varies.
-const METRICS: [&str; 2] = ["metrics.jsonl", "steps.jsonl"];
+const METRICS: [&str; 3] = ["metrics.jsonl", "steps.jsonl", "checksums.jsonl"];
 const VARYING: [&str; 5] = [
     "samples_per_second",
     "tokens_per_second",

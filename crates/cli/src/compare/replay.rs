@@ -4,63 +4,95 @@ use std::{
     env, fs,
     io::{ErrorKind, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
 
 use serde_json::Value;
+use signal_hook::{consts, flag};
 use stovepipe::{
     schedule::count,
     train::{
         RunFolder,
         checkpoint::{Checkpoint, Checkpoints},
+        settings::AllReduceSetting,
     },
 };
-use stovepipe_report::{Comparison, RunSettings, first_other_step, first_other_sum};
+use stovepipe_report::{first_other_step, first_other_sum};
 
 use super::{place, tensors::first_other_tensor};
 use crate::{
     error::{CliError, usage},
-    files::{CHECKSUMS, CONFIG},
+    files::{CHECKSUMS, CONFIG, TOKENIZER},
     output,
+    settings::Settings,
 };
 
-/// How often the file of a run that trains again is looked at.
+/// How often the files of a run that trains again are looked at.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 pub struct Replay<'a> {
     /// What the user calls the runs.
     pub named: [&'a PathBuf; 2],
     pub runs: &'a [PathBuf; 2],
-    pub comparison: &'a Comparison,
+    /// The names of the model's layers.
     pub layers: &'a [String],
 }
 
 impl Replay<'_> {
-    /// Trains both until a step that differs, and says what differs first.
-    pub fn until(&self, step: usize) -> Result<String, CliError> {
-        for (run, name) in self.comparison.runs.iter().zip(self.named) {
-            check_can_replay(&run.settings, name)?;
+    /// Trains both until a step that differs, and says what differs first. `None` if the user ends it.
+    pub fn until(&self, step: usize) -> Result<Option<String>, CliError> {
+        for (run, name) in self.runs.iter().zip(self.named) {
+            check_can_replay(run, name)?;
+        }
+        let asked_to_end = Arc::new(AtomicBool::new(false));
+        for signal in [consts::SIGINT, consts::SIGTERM] {
+            flag::register(signal, asked_to_end.clone()).map_err(CliError::Signal)?;
         }
         let begin = self.last_same(step)?;
         let from = begin.as_ref().map_or_else(
             || "from the start".to_owned(),
             |[first, _]| format!("from checkpoint {}", first.name()),
         );
-        let parent = tempfile::tempdir().map_err(CliError::file(&env::temp_dir()))?;
+        // Beside the run, so that the checkpoint can be linked.
+        let beside = self.runs[0].parent().unwrap_or(Path::new("."));
+        let parent = tempfile::Builder::new()
+            .prefix(".replay-")
+            .tempdir_in(beside);
+        let parent = parent.map_err(CliError::file(beside))?;
         let mut again = Vec::new();
         for (index, own) in ["a", "b"].into_iter().enumerate() {
             let name = self.named[index].display();
             output::say(&format!("training {name} again {from} to step {step}\n"));
             let begin = begin.as_ref().map(|both| &both[index]);
-            let trained = train_again(&self.runs[index], begin, &parent.path().join(own), step);
-            again.push(trained.map_err(|error| {
-                usage!("{name} could not be trained again to step {step}: {error}")
-            })?);
+            let folder = parent.path().join(own);
+            prepare(&self.runs[index], begin, &folder)?;
+            match train_to(step, &folder, &asked_to_end) {
+                Ok(Some(folder)) => again.push(folder),
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    return Err(usage!(
+                        "{name} could not be trained again to step {step}: {error}"
+                    ));
+                }
+            }
+        }
+        for (index, again) in again.iter().enumerate() {
+            if let Some(step) = self.other_rate(index, again)? {
+                let name = self.named[index].display();
+                return Ok(Some(format!(
+                    "replay: {name} had another learning rate in step {step}: it was resumed with other settings, so \
+                     it cannot be trained again\n"
+                )));
+            }
         }
         let compared = first_other_sum([&again[0], &again[1]])?;
-        Ok(match compared.other {
+        Ok(Some(match compared.other {
             Some((step, other)) => format!(
                 "replayed {from}: step {step} is the first that differs: {}\n",
                 place(&other, self.layers)
@@ -73,29 +105,33 @@ impl Replay<'_> {
                 }
                 text
             }
-        })
+        }))
+    }
+
+    /// The first step that differs, if in that the learning rate of a run does, trained again.
+    fn other_rate(&self, index: usize, again: &Path) -> Result<Option<usize>, CliError> {
+        let other = first_other_step(&self.runs[index], again)?.other;
+        let other = other.filter(|[then, now]| then.learning_rate != now.learning_rate);
+        Ok(other.map(|[then, _]| then.step))
     }
 
     /// Says where a run differs from itself, trained again.
     fn against_itself(&self, index: usize, again: &Path) -> Result<String, CliError> {
         let (run, name) = (&self.runs[index], self.named[index].display());
-        let why =
-            "that does not happen again: a fault of the memory or the device may have caused it";
-        let sums = first_other_sum([run, again])?;
-        if let Some((step, other)) = sums.other {
-            let place = place(&other, self.layers);
-            return Ok(format!(
-                "{name} was different in step {step}: {place}; {why}\n"
-            ));
-        }
-        let steps = first_other_step(run, again)?;
-        Ok(match steps.other {
-            Some([step, _]) => format!("{name} was different in step {}: {why}\n", step.step),
-            None => format!("{name} was the same\n"),
-        })
+        let steps = first_other_step(run, again)?.other;
+        let what = match (first_other_sum([run, again])?.other, steps) {
+            (Some((step, other)), _) => format!("step {step}: {}", place(&other, self.layers)),
+            (None, Some([step, _])) => format!("step {}", step.step),
+            (None, None) => return Ok(format!("{name} was the same\n")),
+        };
+        Ok(format!(
+            "{name} was different in {what}; that does not happen again: a memory or a device may have failed, or \
+             its rounding differs from run to run\n"
+        ))
     }
 
-    /// The newest checkpoint before a step in which both runs have the same tensors.
+    /// The newest checkpoint before a step in which both runs have the same tensors. Those that cannot be read do not
+    /// count.
     fn last_same(&self, step: usize) -> Result<Option<[Checkpoint; 2]>, CliError> {
         let of_second = Checkpoints::of(&self.runs[1]).list()?;
         for first in Checkpoints::of(&self.runs[0]).list()?.into_iter().rev() {
@@ -103,7 +139,8 @@ impl Replay<'_> {
             let Some(second) = others.find(|other| other.name() == first.name()) else {
                 continue;
             };
-            if first.steps()? < step as u64 && have_same_tensors(&first, second)? {
+            let is_before = first.steps().is_ok_and(|steps| steps < step as u64);
+            if is_before && have_same_tensors(&first, second).unwrap_or(false) {
                 return Ok(Some([first, second.clone()]));
             }
         }
@@ -111,18 +148,23 @@ impl Replay<'_> {
     }
 }
 
-fn check_can_replay(settings: &RunSettings, name: &Path) -> Result<(), CliError> {
-    let name = name.display();
-    if settings.tables.is_empty() {
+fn check_can_replay(run: &Path, name: &Path) -> Result<(), CliError> {
+    let (config, name) = (run.join(CONFIG), name.display());
+    if !config.is_file() {
         return Err(usage!(
             "--replay: {name} has no {CONFIG}: only runs of stovepipe train can be trained again"
         ));
     }
-    let schedule = settings.get("pipeline", "schedule").unwrap_or_default();
-    if schedule.contains("pipedream") {
+    let pipeline = Settings::load(&config)?.pipeline;
+    if pipeline.schedule.is_asynchronous() {
+        let schedule = &pipeline.schedule;
         return Err(usage!(
-            "--replay: {name} was trained with the schedule {schedule}, whose passes have no checksums: compare runs of \
-             another schedule"
+            "--replay: {name} was trained with the schedule {schedule}, whose passes have no checksums"
+        ));
+    }
+    if pipeline.all_reduce == AllReduceSetting::Mpi {
+        return Err(usage!(
+            "--replay: {name} was trained with --all-reduce mpi, which adds up gradients in an order of its own"
         ));
     }
     Ok(())
@@ -147,72 +189,80 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, CliError> {
     Ok(entries.map(|entry| entry.path()).collect())
 }
 
-/// Trains a run again as `folder`, until it has the sums of a step. Returns where its files are. It is another program:
-/// this one has no model.
-fn train_again(
-    run: &Path,
-    begin: Option<&Checkpoint>,
-    folder: &Path,
+/// Puts what a run needs to resume where a run `folder` has it.
+fn prepare(run: &Path, begin: Option<&Checkpoint>, folder: &Path) -> Result<(), CliError> {
+    let partial = folder.with_added_extension("partial");
+    fs::create_dir(&partial).map_err(CliError::file(&partial))?;
+    for name in [CONFIG, TOKENIZER] {
+        let file = run.join(name);
+        if file.is_file() {
+            fs::copy(&file, partial.join(name)).map_err(CliError::file(&file))?;
+        }
+    }
+    let Some(begin) = begin else {
+        return Ok(());
+    };
+    let to = partial.join("checkpoints").join(begin.name());
+    fs::create_dir_all(&to).map_err(CliError::file(&to))?;
+    for file in files(begin.path())? {
+        // Checkpoints never change, so links will do where there are any.
+        let link = to.join(file.file_name().unwrap_or_default());
+        let linked = fs::hard_link(&file, &link).or_else(|_| fs::copy(&file, &link).map(drop));
+        linked.map_err(CliError::file(&file))?;
+    }
+    Ok(())
+}
+
+/// A program that ends when nobody waits for it any more.
+struct Training(Child);
+
+impl Drop for Training {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Resumes a run, until it has the sums of a step. Returns where its files are; `None` if it is to end before. It is
+/// another program, which is killed then: --max-steps would change the learning rates.
+fn train_to(
     step: usize,
-) -> Result<PathBuf, CliError> {
-    let program = env::current_exe().map_err(CliError::file(Path::new("stovepipe")))?;
-    let mut command = Command::new(program);
+    folder: &Path,
+    asked_to_end: &AtomicBool,
+) -> Result<Option<PathBuf>, CliError> {
+    let program = || Path::new("stovepipe");
+    let mut command = Command::new(env::current_exe().map_err(CliError::file(program()))?);
     command.args([
         "train",
+        "--resume",
         "--checksums",
         "passes",
         "--save-every",
         "0",
         "--out",
     ]);
-    command.arg(folder).stdout(Stdio::null());
-    match begin {
-        Some(begin) => {
-            let partial = folder.with_added_extension("partial");
-            copy_files(
-                begin.path(),
-                &partial.join("checkpoints").join(begin.name()),
-            )?;
-            copy_files(run, &partial)?;
-            command.arg("--resume");
-        }
-        None => {
-            command.arg("--config").arg(run.join(CONFIG));
-        }
-    }
-    let mut child = command
-        .spawn()
-        .map_err(CliError::file(Path::new("stovepipe")))?;
+    command
+        .arg(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let mut training = Training(command.spawn().map_err(CliError::file(program()))?);
     let mut read = 0;
-    loop {
-        let ended = child.try_wait().map_err(CliError::file(folder))?;
+    while !asked_to_end.load(Ordering::SeqCst) {
+        let ended = training.0.try_wait().map_err(CliError::file(program()))?;
         let found = RunFolder::find(folder);
         if let Some(found) = found
             && newest_step(&found.join(CHECKSUMS), &mut read)? >= step as u64
         {
-            // Nothing that it could still write is needed.
-            let _ = child.kill();
-            child.wait().map_err(CliError::file(folder))?;
-            return RunFolder::find(folder).ok_or_else(|| usage!("its folder is gone"));
+            drop(training);
+            return Ok(RunFolder::find(folder));
         }
-        if let Some(status) = ended {
-            return Err(usage!("{status}"));
-        }
-        thread::sleep(INTERVAL);
-    }
-}
-
-/// Copies the files of a folder that training reads: not its logs, nor what lies deeper.
-fn copy_files(from: &Path, to: &Path) -> Result<(), CliError> {
-    fs::create_dir_all(to).map_err(CliError::file(to))?;
-    for file in files(from)? {
-        let is_log = file.extension().is_some_and(|ending| ending == "jsonl");
-        if file.is_file() && !is_log {
-            let copy = to.join(file.file_name().unwrap_or_default());
-            fs::copy(&file, &copy).map_err(CliError::file(&file))?;
+        match ended {
+            Some(status) if status.success() => return Err(usage!("it ended before that step")),
+            Some(_) => return Err(usage!("see the error above")),
+            None => thread::sleep(INTERVAL),
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// The step of the newest whole line after what was read, or 0. Lines are read once.
@@ -223,9 +273,7 @@ fn newest_step(path: &Path, read: &mut u64) -> Result<u64, CliError> {
         Err(error) => return Err(CliError::file(path)(error)),
     };
     let mut new = Vec::new();
-    let got = file
-        .seek(SeekFrom::Start(*read))
-        .and_then(|_| file.read_to_end(&mut new));
+    let got = (file.seek(SeekFrom::Start(*read))).and_then(|_| file.read_to_end(&mut new));
     got.map_err(CliError::file(path))?;
     let whole = new
         .iter()

@@ -33,7 +33,7 @@ pub fn resumed_lines(resumed: &Resumed, path: &Path) -> String {
         0 => String::new(),
         lines => {
             let lines = count(lines, "line of broken JSON");
-            format!("metrics.jsonl and steps.jsonl: removed {lines}\n")
+            format!("metrics.jsonl, steps.jsonl and checksums.jsonl: removed {lines}\n")
         }
     };
     damaged.chain([lines, begin]).collect()

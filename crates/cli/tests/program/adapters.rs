@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A folder, if there is an adapter, in hardware or software.
-fn with_adapter() -> Option<Here> {
+pub fn with_adapter() -> Option<Here> {
     let here = Here::new();
     let listed = here.json_of("devices --list");
     let mut devices = listed["devices"].as_array().unwrap().iter();

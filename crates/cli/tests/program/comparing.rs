@@ -158,12 +158,7 @@ fn a_replay_names_the_pass_in_which_two_runs_part() {
         "{} --checksums --out three",
         TEXT.replace("TEXT", "one.txt")
     ));
-    let sums = here.read("three/checksums.jsonl");
-    let mut lines: Vec<Value> =
-        (sums.lines().map(|line| serde_json::from_str(line).unwrap())).collect();
-    lines[11]["gradients"][1] = json!("0123456789abcdef");
-    let lines = lines.iter().map(|line| format!("{line}\n"));
-    here.write("three/checksums.jsonl", lines.collect::<String>());
+    change_sum(&here, "three");
     fs::remove_dir_all(here.join("three/checkpoints")).unwrap();
     let said = here.succeed("compare one three --replay");
     check_contains(
@@ -176,6 +171,21 @@ fn a_replay_names_the_pass_in_which_two_runs_part() {
             "that does not happen again",
         ],
     );
+    // A run that was resumed with other settings had other learning rates before.
+    let one = TEXT.replace("TEXT", "one.txt");
+    here.succeed(&format!("{one} --checksums --out four"));
+    here.succeed(&format!("{one} --checksums --out four --resume --epochs 2"));
+    change_sum(&here, "four");
+    check_contains(
+        &here.succeed("compare one four --replay"),
+        &[
+            "replay: four had another learning rate in step ",
+            "resumed with other settings",
+        ],
+    );
+    let left = fs::read_dir(here.join("")).unwrap();
+    let mut left = left.map(|entry| entry.unwrap().file_name());
+    assert!(!left.any(|name| name.to_string_lossy().contains("replay")));
     let said = here.succeed("compare one one --replay");
     check_contains(
         &said,
@@ -193,6 +203,17 @@ fn a_replay_names_the_pass_in_which_two_runs_part() {
         train --checksums layers => steps
         ",
     );
+}
+
+/// Changes the sum of layer 1's gradients in step 12.
+fn change_sum(here: &Here, run: &str) {
+    let file = format!("{run}/checksums.jsonl");
+    let sums = here.read(&file);
+    let mut lines: Vec<Value> =
+        (sums.lines().map(|line| serde_json::from_str(line).unwrap())).collect();
+    lines[11]["gradients"][1] = json!("0123456789abcdef");
+    let lines = lines.iter().map(|line| format!("{line}\n"));
+    here.write(&file, lines.collect::<String>());
 }
 
 /// The first step whose loss differs.

@@ -17,6 +17,7 @@ mod guide;
 mod input;
 mod language;
 mod looping;
+mod lost;
 mod memory;
 mod new;
 mod pictures;

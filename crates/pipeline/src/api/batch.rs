@@ -160,7 +160,8 @@ pub struct Step<L: Layer> {
     pub timeline: Timeline,
     /// The most that each stage kept at once.
     pub held: Vec<Held>,
-    /// [Sums](crate::Pipeline::set_pass_sums) of what the passes computed, by micro-batch and in the order of its passes.
+    /// [Sums](crate::Pipeline::set_pass_sums) of what the passes computed, by micro-batch and in the order of its
+    /// passes.
     pub passes: Vec<PassSum>,
 }
 

@@ -300,9 +300,9 @@ impl<L: Layer> Pipeline<L> {
         (self.engine.training_progress).store(share, Ordering::Release);
     }
 
-    /// Has training steps sum the bits of what each layer computes for each micro-batch ([`Step::passes`](crate::Step::passes)), or not. Two
-    /// trainings that should be the same first differ in the first sum that differs. It reads all activations and gradients
-    /// once more. [Windows](Self::train_window) have none.
+    /// Has training steps sum the bits of what each layer computes for each micro-batch
+    /// ([`Step::passes`](crate::Step::passes)), or not. Two trainings that should be the same part where the first sum
+    /// differs. It reads all activations and gradients once more. [Windows](Self::train_window) have none.
     ///
     /// ```
     /// use burn::tensor::{Device, Int, Tensor};

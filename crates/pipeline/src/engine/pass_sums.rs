@@ -22,8 +22,8 @@ use crate::{
     },
 };
 
-/// A sum of what a layer computed for a micro-batch: its output and the skips it sent, or gradients. The same under any
-/// cut and schedule, but for the kinds of backward passes.
+/// A sum of what a layer computed for a micro-batch: its output and the skips it sent, or gradients. It is the same
+/// under any cut and schedule, but for the kinds of backward passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassSum {
     /// The micro-batch in its mini-batch, counted from 0.
@@ -32,7 +32,7 @@ pub struct PassSum {
     pub kind: SpanKind,
     /// The layer in the model, counted from 0.
     pub layer: usize,
-    /// The [`Checksum`] of the bits.
+    /// XXH3 of the bits.
     pub sum: u64,
 }
 

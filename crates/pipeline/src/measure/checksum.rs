@@ -5,8 +5,8 @@ use std::hash::Hasher;
 use burn::tensor::{Tensor, kind::Basic};
 use twox_hash::XxHash3_64;
 
-/// A 64-bit sum of the bits of tensors, in their order: XXH3 of their bytes. It finds faults; it does not keep out people who
-/// make two tensors of one sum.
+/// A 64-bit sum of the bits of tensors, in their order: XXH3 of their bytes. It finds faults, and does not keep out
+/// people who make two tensors of one sum.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

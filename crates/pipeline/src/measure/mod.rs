@@ -6,6 +6,7 @@ pub(crate) mod device;
 mod fingerprint;
 mod layer_bench;
 pub(crate) mod link;
+pub(crate) mod lost;
 pub(crate) mod measured;
 pub(crate) mod out_of_memory;
 pub(crate) mod probe;

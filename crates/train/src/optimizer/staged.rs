@@ -67,7 +67,8 @@ impl StagedOptimizer {
     }
 
     /// Gives the parameters of a group a share of their layer's learning rate: 2 for twice the rate, 0 to leave them
-    /// as they are. Paths are names as in a model's file. Of several groups that have a parameter, the last holds.
+    /// as they are. Paths are names as in a model's file. Of several groups that have a parameter, the last holds. A
+    /// [`Trainer`](crate::Trainer) has an optimizer of its own, and `TrainSettings::lr_of` for this.
     ///
     /// ```
     /// use burn::module::ParamGroup;
@@ -77,8 +78,13 @@ impl StagedOptimizer {
     ///     .with_group(ParamGroup::from_predicate("layers.3."), 10.0)
     ///     .with_group(ParamGroup::from_predicate("bias"), 2.0);
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the share is negative or not finite.
     #[must_use]
     pub fn with_group(mut self, group: ParamGroup, share: f64) -> Self {
+        assert!(share >= 0.0 && share.is_finite(), "a rate of {share}");
         self.groups.add(group, share);
         self
     }
@@ -148,7 +154,7 @@ impl StagedOptimizer {
                         }
                         let layer = layer.map(&mut update);
                         let own = update.summing.as_ref();
-                        summed.extend(own.map(|own| own.of_layer(firsts[stage] + index)));
+                        summed.extend(own.and_then(|own| own.of_layer(firsts[stage] + index)));
                         layer
                     })
                     .collect();
@@ -254,8 +260,9 @@ impl StagedOptimizer {
                 update.rate = share * rates[stage][number];
                 update.summing = all.as_ref().map(|_| Summing::default());
                 let layer = layer.map(&mut update);
-                if let (Some(all), Some(own)) = (&all, &update.summing) {
-                    let own = own.of_layer(firsts[stage] + index);
+                let own = update.summing.as_ref();
+                let own = own.and_then(|own| own.of_layer(firsts[stage] + index));
+                if let (Some(all), Some(own)) = (&all, own) {
                     let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                     all.push((number, own));
                 }
@@ -452,7 +459,7 @@ impl ModuleMapper for Update<'_> {
             return param;
         };
         if let Some(summing) = &mut self.summing {
-            summing.gradients.add(&gradient);
+            summing.gradient(&gradient);
         }
         let gradient = match self.factor {
             Some(factor) => gradient.mul_scalar(factor),
@@ -475,7 +482,7 @@ impl ModuleMapper for Update<'_> {
         }
         let value = Tensor::<D>::from_bridge(value);
         if let Some(summing) = &mut self.summing {
-            summing.parameters.add(&value);
+            summing.parameter(&value);
         }
         let mut value = Tensor::from_inner(value);
         if let Some(strategy) = checkpointing {

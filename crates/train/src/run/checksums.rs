@@ -18,15 +18,16 @@ use crate::{optimizer::LayerSums, settings::ChecksumSetting};
 struct Line {
     step: u64,
     loss: String,
-    /// By layer; none if nothing was updated.
-    gradients: Vec<String>,
-    parameters: Vec<String>,
+    /// By layer, of those that the update changed; none without an update.
+    gradients: Vec<Option<String>>,
+    parameters: Vec<Option<String>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     passes: Vec<(usize, SpanKind, usize, String)>,
 }
 
 impl<L: Layer, O> Trainer<L, O> {
-    /// Writes the sums of a mini-batch, if they are asked for. Processes that update the same layers have the same sums.
+    /// Writes the sums of a mini-batch, if they are asked for. Of processes that update the same layer, the first one's
+    /// count.
     pub(super) fn log_sums(
         &mut self,
         (step, loss): (u64, f64),
@@ -37,13 +38,24 @@ impl<L: Layer, O> Trainer<L, O> {
         if self.settings.checksums == ChecksumSetting::None {
             return;
         }
-        let updated: BTreeMap<_, _> = updated.map(|own| (own.layer, own)).collect();
+        let mut by_layer = BTreeMap::new();
+        for own in updated {
+            by_layer.entry(own.layer).or_insert(own);
+        }
+        let layers = match by_layer.is_empty() {
+            true => 0,
+            false => self.pipeline.layers().len(),
+        };
+        let of_layers = |sum: fn(&LayerSums) -> u64| -> Vec<_> {
+            let sums = (0..layers).map(|layer| by_layer.get(&layer).map(sum));
+            sums.map(|sum| sum.map(hex)).collect()
+        };
         let passes = passes.iter();
         let line = Line {
             step,
             loss: hex(loss.to_bits()),
-            gradients: updated.values().map(|own| hex(own.gradients)).collect(),
-            parameters: updated.values().map(|own| hex(own.parameters)).collect(),
+            gradients: of_layers(|own| own.gradients),
+            parameters: of_layers(|own| own.parameters),
             passes: passes
                 .map(|own| (own.micro_batch, own.kind, own.layer, hex(own.sum)))
                 .collect(),

@@ -385,6 +385,12 @@ impl RunFolder {
         Ok(self.path.clone())
     }
 
+    /// Leaves the folder as it is, also without checkpoints, for a program that resumes it. Returns its final path.
+    pub fn leave(mut self) -> PathBuf {
+        self.lock = None;
+        self.path.clone()
+    }
+
     /// Removes the folder and all its files, for a run that was only tried.
     ///
     /// # Errors

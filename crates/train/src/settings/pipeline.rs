@@ -480,7 +480,11 @@ impl PipelineSettings {
     }
 
     /// The device of each worker.
-    fn worker_devices(&self) -> Result<Vec<NamedDevice>, TrainError> {
+    ///
+    /// # Errors
+    ///
+    /// If there are neither one device for all workers nor one for each, or there is no such device.
+    pub fn worker_devices(&self) -> Result<Vec<NamedDevice>, TrainError> {
         let mut devices = self.named_devices()?;
         if let Some(first) = devices.first().cloned() {
             devices.resize(self.workers(), first);

@@ -108,8 +108,8 @@ pub struct TrainSettings {
     /// Where that lies: host, the memory of the host, for GPUs; or a folder, in files that nobody else sees
     #[arg(long, value_name = "host|DIR", default_value = HOST)]
     pub offload_to: PathBuf,
-    /// Sums of bits to write for each mini-batch, to checksums.jsonl: by them, `stovepipe compare` finds where two runs begin
-    /// to differ [without a value: steps]
+    /// Sums of bits to write for each mini-batch, to checksums.jsonl: `stovepipe compare` uses them to find
+    /// where two runs begin to differ [without a value: steps]
     #[arg(long, value_enum, default_value_t = ChecksumSetting::None, num_args = 0..=1,
           default_missing_value = "steps")]
     pub checksums: ChecksumSetting,
@@ -244,9 +244,9 @@ pub enum OptimizerSetting {
 pub enum ChecksumSetting {
     /// None
     None,
-    /// The loss, and each layer's gradients and parameters
+    /// The loss, and the gradients and parameters of each layer that is updated
     Steps,
-    /// Also what each layer computes for each micro-batch
+    /// Also what each layer computes for each micro-batch, which takes longer
     Passes,
 }
 

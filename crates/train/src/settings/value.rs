@@ -15,7 +15,7 @@ pub enum ValueError {
     Freeze,
     /// For [`RateSetting`](super::RateSetting).
     #[error(
-        "`{0}` is no share of a learning rate: write names of parameters, with * for any part, and a number, as in head.*=10"
+        "`{0}` is not a learning rate of parameters: write names of parameters, with * for any part, and a number, as in head.*=10"
     )]
     Rate(String),
     /// For [`RecomputeSetting`](super::RecomputeSetting): no mode.

@@ -16,7 +16,7 @@ use burn::{
         bridge,
         burn_pack::{self, Error, Scalar},
     },
-    tensor::{BoolStore, Bytes, DType, Shape, TensorData},
+    tensor::{AllocationProperty, BoolStore, Bytes, DType, Shape, TensorData},
 };
 use safetensors::{Dtype, SafeTensorError, tensor::Metadata};
 use stovepipe_pipeline::caught;
@@ -109,6 +109,14 @@ impl HostTensor {
         let read = tensor.into_parts().map_err(|error| error.to_string());
         let read = read.and_then(|(name, dtype, shape, _, bytes)| {
             let dtype = dtype_of(dtype)?;
+            // Bytes of a GPU are otherwise read when they are written, and are then those of a later step.
+            let bytes = match bytes.property() {
+                AllocationProperty::Device => {
+                    let read = caught(|| bytes.to_vec());
+                    Bytes::from_bytes_vec(read.map_err(|panicked| panicked.message)?)
+                }
+                _ => bytes,
+            };
             Ok(Self {
                 name,
                 dtype,

@@ -66,6 +66,16 @@ fn sums_are_those_of_parameters_and_the_same_under_any_cut() {
     let updated = lines.iter().map(|line| line["gradients"] != json!([]));
     assert!(updated.eq((1..=26).map(|step| step % 13 % 2 == 0)));
 
+    // Layers that are not trained have no sums.
+    let frozen = TrainSettings {
+        freeze: FreezeSetting::Layers(2),
+        ..summing(ChecksumSetting::Steps)
+    };
+    run(2, frozen, &path("frozen")).unwrap();
+    let frozen = &sums(&path("frozen"))[1]["gradients"];
+    let has_some: Vec<_> = (0..4).map(|layer| frozen[layer].is_string()).collect();
+    assert_eq!(has_some, [false, false, true, true]);
+
     let folder = RunFolder::create(&path("again")).unwrap();
     let mut trainer = trainer(pipeline(2), summing(ChecksumSetting::Steps));
     train_silently(&mut trainer, &usual_data(), &folder).unwrap();

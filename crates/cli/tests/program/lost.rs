@@ -1,0 +1,155 @@
+//! A device that is lost or hangs while a run trains on it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use safetensors::SafeTensors;
+use stovepipe::train::checkpoint::Checkpoints;
+
+use crate::{
+    adapters::with_adapter,
+    running::{Here, check_contains, check_lacks},
+};
+
+const TRAIN: &str = "train --model vit --layers 2 --width 16 --heads 2 --batch-size 32 --micro-batches 2 \
+                     --balance even --per-class 96 --save-every 2 --keep-last 1000 --epochs 3 --devices cpu,wgpu:0 \
+                     --out run";
+
+/// A Vulkan layer that fails when a file is there: see `trap/layer.c`.
+fn trap(here: &Here) -> PathBuf {
+    let folder = here.join("layers");
+    fs::create_dir(&folder).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program/trap/layer.c");
+    let library = folder.join("trap.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(&library)
+        .arg(source);
+    assert!(cc.status().unwrap().success());
+    let manifest = serde_json::json!({
+        "file_format_version": "1.1.2",
+        "layer": {
+            "name": "VK_LAYER_STOVEPIPE_trap", "type": "GLOBAL", "library_path": library,
+            "api_version": "1.3.0", "implementation_version": "1", "description": "A device that is lost",
+        },
+    });
+    fs::write(folder.join("trap.json"), manifest.to_string()).unwrap();
+    folder
+}
+
+/// Trains until the device is lost, after so many checkpoints. Returns what the program said.
+fn trained(here: &Here, more: &str, hangs: bool) -> String {
+    let layers = trap(here);
+    let sprung = here.join("sprung");
+    let mut command = here.typed(&format!("{TRAIN} {more}"));
+    command
+        .env("VK_LAYER_PATH", layers)
+        .env("VK_INSTANCE_LAYERS", "VK_LAYER_STOVEPIPE_trap")
+        .env("STOVEPIPE_TRAP", &sprung);
+    if hangs {
+        command.env("STOVEPIPE_TRAP_HANGS", "1");
+    }
+    let mut child = (command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()).unwrap();
+    let checkpoints = Checkpoints::of(&here.join("run.partial"));
+    while checkpoints.list().unwrap_or_default().len() < 3 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before");
+        thread::sleep(Duration::from_millis(20));
+    }
+    fs::write(sprung, "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.success(), more.contains("continue"), "{said}");
+    said
+}
+
+/// Checkpoints have the optimizer's state of their step: a GPU goes on with what it has while they are written. The first
+/// moments of AdamW are less than a tenth of the largest gradient norm.
+fn check_states(run: &Path) {
+    for checkpoint in Checkpoints::of(run).list().unwrap() {
+        for file in fs::read_dir(checkpoint.path()).unwrap() {
+            let path = file.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if !name.starts_with("optimizer") || !name.ends_with("safetensors") {
+                continue;
+            }
+            let bytes = fs::read(&path).unwrap();
+            for (name, tensor) in SafeTensors::deserialize(&bytes).unwrap().iter() {
+                let numbers = tensor.data().chunks(4).map(|own| own.try_into().unwrap());
+                let largest = numbers
+                    .map(f32::from_le_bytes)
+                    .fold(0.0, |a: f32, b| a.max(b.abs()));
+                let is_moment = name.contains("moment_");
+                assert!(
+                    !is_moment || largest < 0.1,
+                    "{checkpoint:?}, {name}: {largest}"
+                );
+            }
+        }
+    }
+}
+
+/// The run has the bits of one that its user resumed on the CPU, from the same checkpoint.
+fn check_goes_on(here: &Here, said: &str) {
+    check_contains(
+        said,
+        &[
+            "wgpu:0 is lost or hangs: going on with cpu, from the newest checkpoint",
+            "resuming after ",
+        ],
+    );
+    check_states(&here.join("run"));
+    let resumed = said
+        .lines()
+        .find(|line| line.starts_with("resuming after "));
+    let name = resumed.unwrap().rsplit(' ').next().unwrap();
+    let from = here.join("run/checkpoints").join(name);
+    let to = here.join("other.partial/checkpoints").join(name);
+    fs::create_dir_all(&to).unwrap();
+    for file in fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+    fs::copy(
+        here.join("run/config.toml"),
+        here.join("other.partial/config.toml"),
+    )
+    .unwrap();
+    here.run("train --out other --resume --devices cpu --stages 1");
+    let model = |run: &str| fs::read(here.join(run).join("model.safetensors")).unwrap();
+    assert!(model("run") == model("other"));
+    let config = here.read("run/config.toml");
+    check_contains(&config, &["devices = [\"cpu\"]", "stages = 1"]);
+}
+
+#[test]
+fn a_run_goes_on_without_a_device_that_is_lost() {
+    let Some(here) = with_adapter() else { return };
+    let said = trained(&here, "--on-device-lost continue", false);
+    check_goes_on(&here, &said);
+}
+
+#[test]
+fn without_being_asked_to_a_run_ends_when_a_device_is_lost() {
+    let Some(here) = with_adapter() else { return };
+    let said = trained(&here, "", false);
+    check_contains(
+        &said,
+        &["wgpu:0", "to go on from it: stovepipe train --resume"],
+    );
+    check_lacks(&said, &["going on with"]);
+}
+
+/// Takes the time after which a step counts as hanging, which must not be too short for a busy machine.
+#[test]
+#[ignore = "takes two minutes"]
+fn a_run_goes_on_without_a_device_that_hangs() {
+    let Some(here) = with_adapter() else { return };
+    let more = "--on-device-lost continue --stall-timeout 60";
+    let said = trained(&here, more, true);
+    check_goes_on(&here, &said);
+}
