@@ -100,8 +100,8 @@ impl Replay<'_> {
             None => {
                 let steps = count(compared.same, "step");
                 let mut text = format!("replayed {from}: both are the same in {steps}\n");
-                for index in 0..2 {
-                    text += &self.against_itself(index, &again[index])?;
+                for (index, again) in again.iter().enumerate() {
+                    text += &self.against_itself(index, again)?;
                 }
                 text
             }

@@ -146,7 +146,7 @@ fn without_being_asked_to_a_run_ends_when_a_device_is_lost() {
 
 /// Takes the time after which a step counts as hanging, which must not be too short for a busy machine.
 #[test]
-#[ignore = "takes two minutes"]
+#[ignore = "takes four minutes"]
 fn a_run_goes_on_without_a_device_that_hangs() {
     let Some(here) = with_adapter() else { return };
     let more = "--on-device-lost continue --stall-timeout 60";

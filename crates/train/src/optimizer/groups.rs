@@ -17,9 +17,12 @@ pub(super) struct Groups(Vec<Group>);
 
 #[derive(Clone)]
 struct Group {
-    fits: Arc<dyn Fn(&ParamId, &str) -> bool + Send + Sync>,
+    fits: Arc<Fits>,
     share: f64,
 }
+
+/// Whether a parameter belongs to a group, by its number and its name.
+type Fits = dyn Fn(&ParamId, &str) -> bool + Send + Sync;
 
 /// The shares of parameters that do not have their layer's rate.
 pub(super) type Shares = HashMap<ParamId, f64>;
