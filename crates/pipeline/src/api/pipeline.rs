@@ -306,13 +306,14 @@ impl<L: Layer> Pipeline<L> {
     ///
     /// ```
     /// use burn::tensor::{Device, Int, Tensor};
-    /// use stovepipe_pipeline::{CrossEntropy, Pipeline, doc_example::Dense};
+    /// use stovepipe_pipeline::{CrossEntropy, Pipeline, Recompute, doc_example::Dense};
     ///
     /// let (layers, device) = (Dense::layers(&[3, 4, 2]), Device::flex());
     /// let sums_in = |stages: usize| {
     ///     let pipeline = Pipeline::builder(layers.clone())
     ///         .devices(vec![device.clone(); stages])
     ///         .micro_batches(2)
+    ///         .recompute(Recompute::Never)
     ///         .build()?;
     ///     pipeline.set_pass_sums(true);
     ///     let batch = (Tensor::ones([4, 3], &device), Tensor::<1, Int>::zeros([4], &device));
