@@ -413,8 +413,11 @@ impl Work for Train<'_> {
         let trained = run(&mut trainer, &*source, (&folder, memory.as_ref()), epilogue);
         let (summary, remark) = match trained {
             Ok(trained) => trained,
-            Err(error) if self.on_device_lost == OnDeviceLost::Continue => {
-                return lost::go_on(error, settings, folder);
+            Err(error)
+                if self.on_device_lost == OnDeviceLost::Continue && !trainer.is_asked_to_end() =>
+            {
+                let layers = trainer.pipeline().layers().len();
+                return lost::go_on(error, (settings, layers), folder);
             }
             Err(error) => return Err(unfinished(error, &folder)),
         };

@@ -77,8 +77,8 @@ pub enum OtherSum {
     Parameters(usize),
 }
 
-/// The first step in which the sums of two runs differ, which `train --checksums` writes. Steps and passes that only one
-/// run has are not compared.
+/// The first step in which the sums of two runs differ, which `train --checksums` writes. Steps and passes that only
+/// one run has are not compared.
 ///
 /// ```
 /// # let parent = tempfile::tempdir().unwrap();

@@ -49,6 +49,7 @@ const SAMPLES: usize = 4;
 const LENGTH: usize = 8;
 const TOKENS: usize = 16;
 const LEGS: usize = 10;
+const LONGEST_SAVE: Duration = Duration::from_secs(20);
 
 /// What the process holds, after so many steps.
 #[derive(Clone, Copy)]
@@ -62,6 +63,11 @@ struct Look {
 
 impl Look {
     fn after(steps: usize) -> Result<Self, Failure> {
+        // The thread of the last checkpoint, and its files, are not there for good.
+        let began = Instant::now();
+        while is_saving()? && began.elapsed() < LONGEST_SAVE {
+            thread::sleep(Duration::from_millis(1));
+        }
         // Others may just write a file.
         let mut files = usize::MAX;
         for _ in 0..5 {
@@ -182,6 +188,18 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
         return Err("files or threads are left over".into());
     }
     Ok(())
+}
+
+/// Whether a checkpoint is being written.
+fn is_saving() -> Result<bool, Failure> {
+    for thread in fs::read_dir("/proc/self/task")? {
+        // One that has just ended has no name.
+        let name = fs::read_to_string(thread?.path().join("comm")).unwrap_or_default();
+        if name.trim_end() == "checkpoint" {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A leg of so many steps. Looks at the process at its checkpoints.

@@ -291,10 +291,10 @@ fn pack<M: Message>(message: M) -> Result<(Content, Vec<Vec<u8>>), String> {
     let pack = || -> Result<_, PackError> {
         let mut packed = Packed::default();
         message.pack(&mut packed)?;
-        Ok(packed)
+        Ok(take_apart(packed))
     };
     let packed = caught(pack).map_err(|panic| BoxedError::from(panic).to_string())?;
-    Ok(take_apart(packed.map_err(|error| error.to_string())?))
+    packed.map_err(|error| error.to_string())
 }
 
 fn take_apart(packed: Packed) -> (Content, Vec<Vec<u8>>) {

@@ -12,7 +12,7 @@ use burn::{
 use stovepipe_autodiff as autodiff;
 
 use crate::{
-    measure::checksum::Checksum,
+    measure::{checksum::Checksum, probe::touch},
     model::{
         flow::{Flow, FlowMapper, every_kind},
         moved::moved,
@@ -195,13 +195,16 @@ pub(crate) fn wait<F: Flow>(flow: &F) -> Result<(), ExecutionError> {
     waited.0
 }
 
-/// Reads an element.
+/// Reads an element. Asking for it is not enough: bytes of a GPU come when somebody looks at them, and panic if they
+/// do not.
 fn wait_for<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<(), ExecutionError> {
     if tensor.shape().num_elements() == 0 {
         return Ok(());
     }
     let first: [_; D] = std::array::from_fn(|_| 0..1);
-    tensor.slice(first).try_into_data().map(drop)
+    let data = tensor.slice(first).try_into_data()?;
+    touch(&data);
+    Ok(())
 }
 
 /// Takes the gradients of a flow's leaves out of a finished backward pass.

@@ -11,8 +11,8 @@ use burn::tensor::Tensor;
 use super::device::NamedDevice;
 use crate::engine::panic::caught;
 
-/// The devices that do not add a few numbers within `limit`, each once: one that was lost fails, and one that hangs does
-/// not answer. The CPU always does. A thread that waits for a device that hangs stays until the program ends.
+/// The devices that do not add a few numbers within `limit`, each once: one that was lost fails, and one that hangs
+/// does not answer. The CPU always does. A thread that waits for a device that hangs stays until the program ends.
 ///
 /// ```
 /// use std::time::Duration;

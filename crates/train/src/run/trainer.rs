@@ -325,7 +325,9 @@ impl<L: Layer, O> Trainer<L, O> {
         move || ending.store(true, Ordering::SeqCst)
     }
 
-    pub(super) fn is_asked_to_end(&self) -> bool {
+    /// Whether this process was [asked](Self::end_after_step) to end after a step.
+    #[must_use]
+    pub fn is_asked_to_end(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
 
