@@ -14,8 +14,8 @@ use crate::error::{CliError, usage};
 const RARE: &str = "per-class crop-padding cutout val-labels val-share resize interpolation crop-area \
                     color-jitter rand-augment magnitude mixup skip loaders auxiliary drop-path \
                     feed-forward dropout pool vocabulary tied positions chunks device-memory \
-                    decay-rate decay-epochs momentum epsilon beta2 weight-decay-of auxiliary-share layer-decay lr-of checksums save-every \
-                    keep-last keep-best on-save-error on-device-lost levels latency optimizer-state";
+                    decay-rate decay-epochs momentum epsilon beta2 weight-decay-of auxiliary-share layer-decay \
+                    lr-of checksums save-every keep-last keep-best on-save-error on-device-lost levels latency optimizer-state";
 
 /// Units of counts and sizes: powers of 1000, or of 1024 with an `i`.
 const UNITS: &str = "kmgtp";

@@ -82,14 +82,19 @@ impl Replay<'_> {
                 }
             }
         }
-        for (index, again) in again.iter().enumerate() {
-            if let Some(step) = self.other_rate(index, again)? {
-                let name = self.named[index].display();
+        let mut from_itself = Vec::new();
+        for ((run, name), again) in self.runs.iter().zip(self.named).zip(&again) {
+            let other = first_other_step(run, again)?.other;
+            if let Some([then, now]) = &other
+                && then.learning_rate != now.learning_rate
+            {
+                let (name, step) = (name.display(), then.step);
                 return Ok(Some(format!(
                     "replay: {name} had another learning rate in step {step}: it was resumed with other settings, so \
                      it cannot be trained again\n"
                 )));
             }
+            from_itself.push(other.map(|[then, _]| then.step));
         }
         let compared = first_other_sum([&again[0], &again[1]])?;
         Ok(Some(match compared.other {
@@ -101,27 +106,24 @@ impl Replay<'_> {
                 let steps = count(compared.same, "step");
                 let mut text = format!("replayed {from}: both are the same in {steps}\n");
                 for (index, again) in again.iter().enumerate() {
-                    text += &self.against_itself(index, again)?;
+                    text += &self.against_itself(index, again, from_itself[index])?;
                 }
                 text
             }
         }))
     }
 
-    /// The first step that differs, if in that the learning rate of a run does, trained again.
-    fn other_rate(&self, index: usize, again: &Path) -> Result<Option<usize>, CliError> {
-        let other = first_other_step(&self.runs[index], again)?.other;
-        let other = other.filter(|[then, now]| then.learning_rate != now.learning_rate);
-        Ok(other.map(|[then, _]| then.step))
-    }
-
-    /// Says where a run differs from itself, trained again.
-    fn against_itself(&self, index: usize, again: &Path) -> Result<String, CliError> {
+    /// Says where a run differs from itself, trained again. `step` is the first one that does, by its log.
+    fn against_itself(
+        &self,
+        index: usize,
+        again: &Path,
+        step: Option<usize>,
+    ) -> Result<String, CliError> {
         let (run, name) = (&self.runs[index], self.named[index].display());
-        let steps = first_other_step(run, again)?.other;
-        let what = match (first_other_sum([run, again])?.other, steps) {
+        let what = match (first_other_sum([run, again])?.other, step) {
             (Some((step, other)), _) => format!("step {step}: {}", place(&other, self.layers)),
-            (None, Some([step, _])) => format!("step {}", step.step),
+            (None, Some(step)) => format!("step {step}"),
             (None, None) => return Ok(format!("{name} was the same\n")),
         };
         Ok(format!(

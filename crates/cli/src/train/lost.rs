@@ -43,8 +43,8 @@ pub enum OnDeviceLost {
     Continue,
 }
 
-/// Ends a run of a model with so many layers that failed with its error, or goes on with the devices that are left, if one
-/// is lost.
+/// Ends a run of a model with so many layers that failed with its error, or goes on with the devices that are left, if
+/// one is lost.
 pub fn go_on(
     error: CliError,
     (settings, layers): (&Settings, usize),

@@ -67,8 +67,8 @@ pub(super) fn check<L: Layer>(
     let own: Vec<_> = names(pipeline).into_values().collect();
     let mut all = Processes::of(pipeline).gather(own)?.concat();
     all.sort();
-    let fits = |setting: &&RateSetting| !all.iter().any(|name| setting.names.matches(name));
-    settings.iter().find(fits).map_or(Ok(()), |setting| {
+    let is_unused = |setting: &&RateSetting| !all.iter().any(|name| setting.names.matches(name));
+    settings.iter().find(is_unused).map_or(Ok(()), |setting| {
         Err(TrainError::NoParameter {
             names: setting.names.to_string(),
             first: all.first().cloned().unwrap_or_default(),

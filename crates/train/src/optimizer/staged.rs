@@ -140,24 +140,20 @@ impl StagedOptimizer {
                     gradients,
                     visiting: GradientsParams::new(),
                     states: &mut states,
-                    summing: None,
+                    summing: sums.then(Summing::default),
+                    summed: Vec::new(),
                     failed: None,
                 };
-                let mut summed = Vec::new();
                 let layers = (layers.into_iter().zip(&rates[stage]).enumerate())
                     .map(|(index, (layer, &rate))| {
-                        update.rate = rate;
-                        update.summing = sums.then(Summing::default);
                         if let Some(away) = &mut away {
                             let visiting = away.next(&layer);
                             update.visiting = update.note(visiting).unwrap_or_default();
                         }
-                        let layer = layer.map(&mut update);
-                        let own = update.summing.as_ref();
-                        summed.extend(own.and_then(|own| own.of_layer(firsts[stage] + index)));
-                        layer
+                        update.layer(firsts[stage] + index, layer, rate)
                     })
                     .collect();
+                let summed = update.summed;
                 update.failed.map_or(Ok(()), Err)?;
                 states.end()?;
                 let span = Span {
@@ -252,23 +248,20 @@ impl StagedOptimizer {
                 gradients: gradients.0,
                 visiting: GradientsParams::new(),
                 states: &mut states,
-                summing: None,
+                summing: all.as_ref().map(|_| Summing::default()),
+                summed: Vec::new(),
                 failed: None,
             };
             let layers = layers.into_iter().zip(&of_layers[stage]).enumerate();
             let layers = layers.map(|(index, (layer, share))| {
-                update.rate = share * rates[stage][number];
-                update.summing = all.as_ref().map(|_| Summing::default());
-                let layer = layer.map(&mut update);
-                let own = update.summing.as_ref();
-                let own = own.and_then(|own| own.of_layer(firsts[stage] + index));
-                if let (Some(all), Some(own)) = (&all, own) {
-                    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-                    all.push((number, own));
-                }
-                layer
+                update.layer(firsts[stage] + index, layer, share * rates[stage][number])
             });
-            (layers.collect(), states.take_on_device())
+            let layers = layers.collect();
+            if let Some(all) = &all {
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                all.extend(update.summed.into_iter().map(|own| (number, own)));
+            }
+            (layers, states.take_on_device())
         };
         let mut states: Vec<_> = self.states.iter_mut().map(States::take_on_device).collect();
         let window = pipeline.train_window(batches, objective, &mut states, update);
@@ -428,11 +421,23 @@ struct Update<'a> {
     states: &'a mut States,
     /// Of the current layer, if sums are asked for.
     summing: Option<Summing>,
+    /// Of the layers before.
+    summed: Vec<LayerSums>,
     /// Why a state or a gradient could not be had. What follows stays as it is.
     failed: Option<OffloadError>,
 }
 
 impl Update<'_> {
+    /// Updates a layer, by its index in the model.
+    fn layer<L: Layer>(&mut self, index: usize, layer: L, rate: f64) -> L {
+        self.rate = rate;
+        let layer = layer.map(self);
+        if let Some(summing) = &mut self.summing {
+            self.summed.extend(mem::take(summing).of_layer(index));
+        }
+        layer
+    }
+
     fn note<T>(&mut self, result: Result<T, OffloadError>) -> Option<T> {
         let note = |error| {
             self.failed.get_or_insert(error);
