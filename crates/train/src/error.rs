@@ -288,6 +288,13 @@ pub enum TrainError {
         .0.display()
     )]
     RunKilled(PathBuf),
+    /// The same, or another program is writing to it: the file system has no locks that tell.
+    #[error(
+        "{} is of a run that was killed or is under way (this file system has no locks): if it was killed, resume it \
+         with --resume, or remove it; else choose another --out",
+        .0.display()
+    )]
+    RunUnfinished(PathBuf),
     /// Somebody removed the folder of a run, or its lock, while it was training.
     #[error("{}: the folder of the run, or the lock in it, was removed: the training ends", .0.display())]
     FolderGone(PathBuf),

@@ -8,6 +8,7 @@
 
 pub mod checkpoint;
 pub mod data;
+mod disk;
 mod error;
 #[doc(hidden)]
 pub mod example;

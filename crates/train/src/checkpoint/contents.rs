@@ -12,8 +12,9 @@ use burn::store::{
 };
 use stovepipe_pipeline::{Layer, Pipeline};
 
-use super::{disk::Files, state::TrainerState, sums::paths};
+use super::state::TrainerState;
 use crate::{
+    disk::{Files, paths},
     error::TrainError,
     optimizer::{Counts, GradientAccumulator, StagedOptimizer, WeightAverage, names},
     processes::Processes,

@@ -1,32 +1,29 @@
 //! A machine may stop at any moment of a save, and a disk may fail at any call.
 //!
-//! A save is recorded, call by call. Until a file is synced, the disk may have nothing of it, a part, or a part and
-//! zeros; until a folder is synced, it may have any of the names that were made, moved or removed there, in any
-//! order. States in which that can leave a disk are made, after each call all of them or, if they are many, some at
-//! random. Each must hold a checkpoint that is whole: the one before or the new one, and the new one if the save had
+//! States in which a save can leave a disk are made, after each call all of them or, if they are many, some at random.
+//! Each must hold a checkpoint that is whole: the one before or the new one, and the new one if the save had
 //! returned.
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
-    io::{self, ErrorKind},
+    io::ErrorKind,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
 
 use burn::tensor::{Device, Int, Tensor};
-use rand::{RngExt, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use stovepipe_pipeline::{CrossEntropy, Pipeline};
 
-use super::{
-    Checkpoints, Contents, Keep, TrainerState,
-    disk::{Disk, FileSystem, Files, Write},
-    sums,
-};
+use super::{Checkpoints, Contents, Keep, TrainerState, sums};
 use crate::{
+    disk::{
+        Files, paths,
+        trial::{Call, Model, Trial, made},
+    },
     error::TrainError,
     example::Dense,
     optimizer::{GradientAccumulator, StagedOptimizer},
@@ -42,103 +39,6 @@ const KEEP: Keep<'_> = Keep {
     best: 0,
     by: None,
 };
-
-#[derive(Clone, Debug, PartialEq)]
-enum Call {
-    CreateFolder(PathBuf),
-    Write(PathBuf, Vec<u8>),
-    Rename(PathBuf, PathBuf),
-    RemoveFolder(PathBuf),
-    SyncFile(PathBuf),
-    SyncFolder(PathBuf),
-}
-
-impl Call {
-    /// The file that an error is to name.
-    fn path(&self) -> &Path {
-        match self {
-            Self::CreateFolder(path)
-            | Self::Write(path, _)
-            | Self::Rename(_, path)
-            | Self::RemoveFolder(path)
-            | Self::SyncFile(path)
-            | Self::SyncFolder(path) => path,
-        }
-    }
-}
-
-/// Notes each call, and lets one fail. It does not wait for the disk. Clones share their notes.
-#[derive(Clone, Debug, Default)]
-struct Trial {
-    root: PathBuf,
-    calls: Arc<Mutex<Vec<Call>>>,
-    fails: Option<(usize, ErrorKind)>,
-}
-
-impl Trial {
-    fn on(root: &Path) -> Self {
-        let root = root.to_owned();
-        Self {
-            root,
-            ..Self::default()
-        }
-    }
-
-    fn own(&self, path: &Path) -> PathBuf {
-        path.strip_prefix(&self.root).unwrap().to_owned()
-    }
-
-    fn calls(&self) -> Vec<Call> {
-        self.calls.lock().unwrap().clone()
-    }
-
-    /// Whether it is to fail, noted before.
-    fn note(&self, call: Call) -> io::Result<()> {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.push(call);
-        match self.fails {
-            Some((index, kind)) if index + 1 == calls.len() => Err(kind.into()),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Disk for Trial {
-    fn create_folder(&self, path: &Path) -> io::Result<()> {
-        self.note(Call::CreateFolder(self.own(path)))?;
-        FileSystem.create_folder(path)
-    }
-
-    /// A write that fails leaves half of the file.
-    fn write(&self, path: &Path, write: Write<'_>) -> Result<(), TrainError> {
-        FileSystem.write(path, write)?;
-        let content = fs::read(path).unwrap();
-        let half = content[..content.len() / 2].to_vec();
-        let noted = self.note(Call::Write(self.own(path), content));
-        noted.map_err(|error| {
-            fs::write(path, half).unwrap();
-            TrainError::file(path)(error)
-        })
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.note(Call::Rename(self.own(from), self.own(to)))?;
-        FileSystem.rename(from, to)
-    }
-
-    fn remove_folder(&self, path: &Path) -> io::Result<()> {
-        self.note(Call::RemoveFolder(self.own(path)))?;
-        FileSystem.remove_folder(path)
-    }
-
-    fn sync_file(&self, path: &Path) -> io::Result<()> {
-        self.note(Call::SyncFile(self.own(path)))
-    }
-
-    fn sync_folder(&self, path: &Path) -> io::Result<()> {
-        self.note(Call::SyncFolder(self.own(path)))
-    }
-}
 
 /// A training of two stages.
 struct Training {
@@ -205,9 +105,7 @@ fn with_run() -> tempfile::TempDir {
 }
 
 fn checkpoints(root: &Path, files: Files) -> Checkpoints {
-    let mut checkpoints = Checkpoints::of(&root.join(RUN));
-    checkpoints.files = files;
-    checkpoints
+    Checkpoints::on(&root.join(RUN), files)
 }
 
 /// The checksums of the newest checkpoint that is whole, and how many were damaged.
@@ -215,212 +113,6 @@ fn newest(root: &Path) -> Result<(Option<String>, usize), TrainError> {
     let (newest, damaged) = checkpoints(root, Files::default()).newest()?;
     let sums = newest.map(|own| fs::read_to_string(own.path().join(sums::SUMS)).unwrap());
     Ok((sums, damaged.len()))
-}
-
-type Node = usize;
-/// What a name in a folder stands for from now on.
-type Change = (Node, String, Option<Node>);
-
-/// A disk as programs see it, and what is surely on it.
-#[derive(Default)]
-struct Model {
-    names: BTreeMap<(Node, String), Node>,
-    /// What is in files, and whether that is synced.
-    contents: BTreeMap<Node, (Vec<u8>, bool)>,
-    nodes: Node,
-    kept: BTreeMap<(Node, String), Node>,
-    /// What the disk may have done or not; what belongs together is done at once.
-    pending: Vec<Vec<Change>>,
-}
-
-/// What is in each file, and `None` for a folder.
-type Tree = BTreeMap<PathBuf, Option<Vec<u8>>>;
-
-const ROOT: Node = 0;
-
-fn apply(names: &mut BTreeMap<(Node, String), Node>, changes: &[Change]) {
-    for (folder, name, node) in changes {
-        let place = (*folder, name.clone());
-        match node {
-            Some(node) => drop(names.insert(place, *node)),
-            None => drop(names.remove(&place)),
-        }
-    }
-}
-
-impl Model {
-    /// All of a folder, synced.
-    fn of(root: &Path) -> Self {
-        fn add(model: &mut Model, root: &Path, folder: &Path) {
-            for path in sums::paths(folder).unwrap() {
-                let own = path.strip_prefix(root).unwrap().to_owned();
-                if path.is_dir() {
-                    model.call(&Call::CreateFolder(own.clone()));
-                    add(model, root, &path);
-                } else {
-                    let content = fs::read(&path).unwrap();
-                    model.call(&Call::Write(own.clone(), content));
-                    model.call(&Call::SyncFile(own));
-                }
-            }
-        }
-        let mut model = Self::default();
-        add(&mut model, root, root);
-        model.pending.clear();
-        model.kept = model.names.clone();
-        model
-    }
-
-    fn node(&self, path: &Path) -> Option<Node> {
-        path.iter().try_fold(ROOT, |folder, name| {
-            let place = (folder, name.to_str()?.to_owned());
-            self.names.get(&place).copied()
-        })
-    }
-
-    fn place(&self, path: &Path) -> (Node, String) {
-        let folder = self.node(path.parent().unwrap()).unwrap();
-        (
-            folder,
-            path.file_name().unwrap().to_str().unwrap().to_owned(),
-        )
-    }
-
-    fn change(&mut self, changes: Vec<Change>) {
-        apply(&mut self.names, &changes);
-        self.pending.push(changes);
-    }
-
-    fn create(&mut self, path: &Path) -> Node {
-        self.nodes += 1;
-        let (node, (folder, name)) = (self.nodes, self.place(path));
-        self.change(vec![(folder, name, Some(node))]);
-        node
-    }
-
-    fn remove(&mut self, path: &Path) {
-        let (folder, name) = self.place(path);
-        self.change(vec![(folder, name, None)]);
-    }
-
-    fn call(&mut self, call: &Call) {
-        match call {
-            Call::CreateFolder(path) => {
-                if self.node(path).is_none() {
-                    self.create(path);
-                }
-            }
-            // As the library for tensors does it, a file is a new one.
-            Call::Write(path, content) => {
-                let node = self.create(path);
-                self.contents.insert(node, (content.clone(), false));
-            }
-            Call::Rename(from, to) => {
-                let (node, from, to) = (self.node(from), self.place(from), self.place(to));
-                self.change(vec![(from.0, from.1, None), (to.0, to.1, node)]);
-            }
-            Call::RemoveFolder(path) => {
-                let Some(folder) = self.node(path) else {
-                    return;
-                };
-                let names = self.names.keys().filter(|place| place.0 == folder);
-                let paths: Vec<_> = names.map(|(_, name)| path.join(name)).collect();
-                for file in paths.iter().chain([path]) {
-                    self.remove(file);
-                }
-            }
-            Call::SyncFile(path) => {
-                let node = self.node(path).unwrap();
-                self.contents.get_mut(&node).unwrap().1 = true;
-            }
-            Call::SyncFolder(path) => {
-                let folder = self.node(path).unwrap();
-                let is_of = |changes: &Vec<Change>| changes.iter().any(|change| change.0 == folder);
-                let (done, pending): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
-                    .into_iter()
-                    .partition(is_of);
-                self.pending = pending;
-                for changes in done {
-                    apply(&mut self.kept, &changes);
-                }
-            }
-        }
-    }
-
-    /// What the disk may hold if the machine stops now: all there is, or so many at random.
-    fn states(&self, most: u32, rng: &mut ChaCha8Rng) -> BTreeSet<Tree> {
-        let dirty = self.contents.iter().filter(|(_, own)| !own.1);
-        let dirty: Vec<_> = dirty.map(|(node, _)| *node).collect();
-        let bits = self.pending.len() + 2 * dirty.len();
-        let all = 1_u32.checked_shl(bits as u32).filter(|&all| all <= most);
-        let one = |choice: &mut dyn FnMut(usize) -> u32| {
-            let mut names = self.kept.clone();
-            for changes in &self.pending {
-                if choice(1) == 1 {
-                    apply(&mut names, changes);
-                }
-            }
-            let mut contents: BTreeMap<_, _> = self.contents.clone();
-            for node in &dirty {
-                let content = &mut contents.get_mut(node).unwrap().0;
-                let half = content.len() / 2;
-                match choice(2) {
-                    0 => content.clear(),
-                    1 => content.truncate(half),
-                    2 => content[half..].fill(0),
-                    _ => {}
-                }
-            }
-            tree(&names, &contents)
-        };
-        match all {
-            Some(all) => (0..all)
-                .map(|mut number| {
-                    one(&mut |bits| {
-                        let own = number & ((1 << bits) - 1);
-                        number >>= bits;
-                        own
-                    })
-                })
-                .collect(),
-            None => (0..most)
-                .map(|_| one(&mut |bits| rng.random_range(0..1 << bits)))
-                .collect(),
-        }
-    }
-}
-
-fn tree(
-    names: &BTreeMap<(Node, String), Node>,
-    contents: &BTreeMap<Node, (Vec<u8>, bool)>,
-) -> Tree {
-    let mut found = Tree::new();
-    let mut folders = vec![(ROOT, PathBuf::new())];
-    while let Some((folder, path)) = folders.pop() {
-        for ((_, name), node) in names.range((folder, String::new())..(folder + 1, String::new())) {
-            let path = path.join(name);
-            match contents.get(node) {
-                Some((content, _)) => drop(found.insert(path, Some(content.clone()))),
-                None => {
-                    found.insert(path.clone(), None);
-                    folders.push((*node, path));
-                }
-            }
-        }
-    }
-    found
-}
-
-fn made(tree: &Tree) -> tempfile::TempDir {
-    let root = tempfile::tempdir().unwrap();
-    for (path, content) in tree {
-        let path = root.path().join(path);
-        match content {
-            None => fs::create_dir_all(path).unwrap(),
-            Some(content) => fs::write(path, content).unwrap(),
-        }
-    }
-    root
 }
 
 /// A save after a save, or the first one.
@@ -511,7 +203,7 @@ impl Save<'_> {
                     training.save(disk.path(), files).unwrap();
                     assert_eq!(newest(disk.path()).unwrap(), (after.clone(), 0));
                     let folder = disk.path().join(RUN).join("checkpoints");
-                    assert_eq!(sums::paths(&folder).unwrap().len(), 1);
+                    assert_eq!(paths(&folder).unwrap().len(), 1);
                 }
             }
         }
@@ -626,6 +318,10 @@ fn a_disk_may_fail_at_any_call() {
         ErrorKind::PermissionDenied,
         ErrorKind::NotFound,
         ErrorKind::AlreadyExists,
+        ErrorKind::ReadOnlyFilesystem,
+        ErrorKind::CrossesDevices,
+        ErrorKind::QuotaExceeded,
+        ErrorKind::Other, // an error of a disk, EIO, has no kind
     ];
     let root = with_run();
     let (root, mut training) = (root.path(), Training::new());

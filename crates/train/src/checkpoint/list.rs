@@ -10,12 +10,12 @@ use stovepipe_pipeline::Layer;
 
 use super::{
     contents::{Contents, Copied, model_file},
-    disk::Files,
     state::TrainerState,
     sums,
 };
 use crate::{
     data::Fingerprint,
+    disk::{Files, paths},
     error::TrainError,
     processes::Processes,
     settings::TrainSettings,
@@ -29,7 +29,7 @@ const STATE: &str = "standing.toml";
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
     folder: PathBuf,
-    pub(super) files: Files,
+    files: Files,
 }
 
 /// A checkpoint of a run. Checkpoints are ordered by time.
@@ -168,9 +168,13 @@ impl Checkpoints {
     /// ```
     #[must_use]
     pub fn of(run: &Path) -> Self {
+        Self::on(run, Files::default())
+    }
+
+    pub(crate) fn on(run: &Path, files: Files) -> Self {
         Self {
             folder: run.join(FOLDER),
-            files: Files::default(),
+            files,
         }
     }
 
@@ -185,7 +189,7 @@ impl Checkpoints {
     ///
     /// If the folder cannot be read.
     pub fn list(&self) -> Result<Vec<Checkpoint>, TrainError> {
-        let paths = match sums::paths(&self.folder) {
+        let paths = match paths(&self.folder) {
             Err(TrainError::File { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 return Ok(Vec::new());
             }
@@ -280,6 +284,8 @@ impl Checkpoints {
         }
         let placed = processes.first(|| {
             if is_new {
+                // Its steps are in the run's logs, which are as safe as it is.
+                files.sync_files(self.folder.parent().unwrap_or(Path::new("")))?;
                 files.rename(&partial, &path)?;
             }
             self.sync()?;
@@ -330,22 +336,15 @@ impl Checkpoints {
             let partial = path.with_extension("partial");
             self.files.remove_folder(&partial)?;
             self.files.create_folder(&partial)?;
-            for file in sums::paths(&checkpoint.path)? {
-                link(&file, &partial.join(file.file_name().unwrap_or_default()))?;
+            for file in paths(&checkpoint.path)? {
+                self.files
+                    .link(&file, &partial.join(file.file_name().unwrap_or_default()))?;
             }
             self.files.sync_folder(&partial)?;
             self.files.rename(&partial, &path)?;
         }
         self.sync()
     }
-}
-
-/// Links a file, or copies it where the file system has no links.
-pub(crate) fn link(from: &Path, to: &Path) -> Result<(), TrainError> {
-    // A copy onto a link to the same file would empty both.
-    let _ = fs::remove_file(to);
-    let linked = fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop));
-    linked.map_err(TrainError::file(to))
 }
 
 fn seal(folder: &Path, state: &TrainerState, files: &Files) -> Result<(), TrainError> {

@@ -9,12 +9,11 @@ mod contents;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod crashes;
-mod disk;
 mod list;
 mod state;
 mod sums;
 
 pub(crate) use contents::{Contents, model_file};
+pub(crate) use list::Keep;
 pub use list::{Checkpoint, Checkpoints, Damaged};
-pub(crate) use list::{Keep, link};
 pub(crate) use state::{Sums, TrainerState};

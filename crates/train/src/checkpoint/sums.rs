@@ -2,15 +2,17 @@
 
 use std::{
     fmt::Write as _,
-    fs::{self, DirEntry, File},
+    fs::{self, File},
     io::{self, Read},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use sha2::{Digest, Sha256};
 
-use super::disk::Files;
-use crate::error::TrainError;
+use crate::{
+    disk::{Files, paths},
+    error::TrainError,
+};
 
 /// The file with the checksums of the others.
 pub(super) const SUMS: &str = "SHA256SUMS";
@@ -60,15 +62,6 @@ pub(super) fn check(folder: &Path) -> Result<(), String> {
         return Err(format!("{SUMS} is of other files"));
     }
     Ok(())
-}
-
-/// The paths of a folder's entries, sorted.
-pub(super) fn paths(folder: &Path) -> Result<Vec<PathBuf>, TrainError> {
-    let path = |entry: io::Result<DirEntry>| Ok(entry?.path());
-    let entries = fs::read_dir(folder).and_then(|all| all.map(path).collect());
-    let mut paths: Vec<_> = entries.map_err(TrainError::file(folder))?;
-    paths.sort();
-    Ok(paths)
 }
 
 /// The names of a folder's files, sorted, without the checksums.

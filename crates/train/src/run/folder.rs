@@ -8,7 +8,7 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write},
+    io::{self, BufRead, BufReader, ErrorKind, Write},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -19,7 +19,8 @@ use serde_json::Value;
 use stovepipe_pipeline::error::ProcessError;
 
 use crate::{
-    checkpoint::{Checkpoint, Checkpoints, link},
+    checkpoint::{Checkpoint, Checkpoints},
+    disk::Files,
     error::TrainError,
     processes::Processes,
 };
@@ -73,6 +74,7 @@ pub struct RunFolder {
     was_empty: bool,
     /// Whether another process has the files: nothing is written here.
     is_elsewhere: bool,
+    files: Files,
 }
 
 impl RunFolder {
@@ -109,6 +111,7 @@ impl RunFolder {
             made: Vec::new(),
             was_empty: false,
             is_elsewhere: true,
+            files: Files::default(),
         }))
     }
 
@@ -119,11 +122,17 @@ impl RunFolder {
     /// If `path` exists and is not an empty folder that can be renamed, another run is using it, or it
     /// cannot be written.
     pub fn create(path: &Path) -> Result<Self, TrainError> {
+        Self::create_on(path, Files::default())
+    }
+
+    fn create_on(path: &Path, files: Files) -> Result<Self, TrainError> {
         let (path, partial) = paths(path)?;
         check_free(&path)?;
         if partial.exists() {
-            check_unlocked(&partial)?;
-            return Err(TrainError::RunKilled(partial));
+            return Err(match check_unlocked(&partial, File::try_lock_shared)? {
+                true => TrainError::RunKilled(partial),
+                false => TrainError::RunUnfinished(partial),
+            });
         }
         let missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
         let made = path.ancestors().skip(1).take_while(missing);
@@ -136,8 +145,10 @@ impl RunFolder {
             false => create_with_parents(&partial),
         };
         begun.inspect_err(|_| remove_empty(&made))?;
-        let mut folder = Self::locked(path, partial)?;
+        let mut folder = Self::locked(path, partial, files)?;
         (folder.made, folder.was_empty) = (made, was_empty);
+        let mut parents = folder.made.iter().filter_map(|made| made.parent());
+        parents.try_for_each(|parent| folder.files.sync_folder(parent))?;
         // Another run may have ended since.
         check_free(&folder.path)?;
         Ok(folder)
@@ -150,13 +161,14 @@ impl RunFolder {
     ///
     /// If it cannot be written.
     pub fn create_next(parent: &Path, name: &str) -> Result<Self, TrainError> {
-        use TrainError::{FolderInUse, LinkToNothing, RunKilled, RunUnderWay};
+        use TrainError::{FolderInUse, LinkToNothing, RunKilled, RunUnderWay, RunUnfinished};
         let mut number = 1_u32;
         loop {
             match Self::create(&parent.join(format!("{name}-{number}"))) {
-                Err(FolderInUse(_) | LinkToNothing(_) | RunKilled(_) | RunUnderWay(_)) => {
-                    number += 1;
-                }
+                Err(
+                    FolderInUse(_) | LinkToNothing(_) | RunKilled(_) | RunUnderWay(_)
+                    | RunUnfinished(_),
+                ) => number += 1,
                 created => return created,
             }
         }
@@ -169,6 +181,10 @@ impl RunFolder {
     ///
     /// If another run is using it, `path` holds other files, or it cannot be written.
     pub fn resume(path: &Path) -> Result<Self, TrainError> {
+        Self::resume_on(path, Files::default())
+    }
+
+    pub(super) fn resume_on(path: &Path, files: Files) -> Result<Self, TrainError> {
         let (path, partial) = paths(&final_path(path))?;
         let is_further = newest(&partial)?.is_none() && newest(&path)?.is_some();
         match partial.exists() {
@@ -180,9 +196,9 @@ impl RunFolder {
                     _ => TrainError::file(&partial)(error),
                 })?;
             }
-            false => return Self::create(&path),
+            false => return Self::create_on(&path, files),
         }
-        let folder = Self::locked(path, partial)?;
+        let folder = Self::locked(path, partial, files)?;
         if is_further {
             folder.copy_complete()?;
         }
@@ -192,8 +208,7 @@ impl RunFolder {
     /// Copies the complete run. Most files are links, which take no space: they are replaced, but
     /// never changed. Checkpoints come last: without one, this starts again.
     fn copy_complete(&self) -> Result<(), TrainError> {
-        let before = self.file(BEFORE);
-        fs::create_dir_all(&before).map_err(TrainError::file(&before))?;
+        self.files.create_folder(&self.file(BEFORE))?;
         let entries = fs::read_dir(&self.path).map_err(TrainError::file(&self.path))?;
         for entry in entries {
             let from = entry.map_err(TrainError::file(&self.path))?.path();
@@ -202,11 +217,13 @@ impl RunFolder {
                 _ if !from.is_file() => {}
                 // Lines are appended to it.
                 Some(ending) if ending == "jsonl" => {
-                    fs::copy(&from, &to).map_err(TrainError::file(&from))?;
+                    let copy = || fs::copy(&from, &to).map(drop);
+                    (self.files).write(&to, || copy().map_err(TrainError::file(&from)))?;
                 }
-                _ => link(&from, &to)?,
+                _ => self.files.link(&from, &to)?,
             }
         }
+        self.files.sync_files(&self.partial)?;
         self.checkpoints().copy(&Checkpoints::of(&self.path))
     }
 
@@ -224,13 +241,13 @@ impl RunFolder {
     /// If another run is using them, or they cannot be read.
     pub fn find_to_resume(path: &Path) -> Result<Option<PathBuf>, TrainError> {
         let (path, partial) = paths(&final_path(path))?;
-        check_unlocked(&partial)?;
+        check_unlocked(&partial, File::try_lock_shared)?;
         let is_complete = newest(&partial)?.is_none() && newest(&path)?.is_some();
         let folder = if is_complete { path } else { partial };
         Ok(Some(folder).filter(|folder| folder.is_dir()))
     }
 
-    fn locked(path: PathBuf, partial: PathBuf) -> Result<Self, TrainError> {
+    fn locked(path: PathBuf, partial: PathBuf, files: Files) -> Result<Self, TrainError> {
         let (lock, has_locks) = lock(&partial, File::try_lock)?;
         Ok(Self {
             path,
@@ -240,6 +257,7 @@ impl RunFolder {
             made: Vec::new(),
             was_empty: false,
             is_elsewhere: false,
+            files,
         })
     }
 
@@ -264,6 +282,11 @@ impl RunFolder {
         }
     }
 
+    /// The disk that it is on.
+    pub(super) fn files(&self) -> &Files {
+        &self.files
+    }
+
     /// The folder's final path.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -285,27 +308,7 @@ impl RunFolder {
         if self.is_elsewhere {
             return Ok(());
         }
-        self.replace(name, |new| new.write_all(content))
-    }
-
-    /// Replaces a file by what `write` writes. Renaming keeps the file either unchanged or complete, whenever the
-    /// program is killed.
-    fn replace(
-        &self,
-        name: &str,
-        write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-    ) -> Result<(), TrainError> {
-        let (file, beside) = (self.file(name), self.file(&format!("{name}.new")));
-        let written = File::create(&beside).and_then(|new| {
-            let mut new = BufWriter::new(new);
-            write(&mut new)?;
-            new.into_inner()?.sync_all()?;
-            fs::rename(&beside, &file)
-        });
-        if written.is_err() {
-            let _ = fs::remove_file(&beside);
-        }
-        written.map_err(TrainError::file(&file))
+        (self.files).replace(&self.file(name), |new| new.write_all(content))
     }
 
     /// Writes a value as TOML.
@@ -341,16 +344,8 @@ impl RunFolder {
         }
         let line = serde_json::to_string(value)
             .map_err(|error| TrainError::format(&self.file(name), error))?;
-        let file = self.file(name);
-        let opened = fs::OpenOptions::new().create(true).append(true).open(&file);
-        let appended = opened.and_then(|mut opened| {
-            let before = opened.metadata()?.len();
-            let written = opened.write_all((line + "\n").as_bytes());
-            written.inspect_err(|_| {
-                let _ = opened.set_len(before);
-            })
-        });
-        appended.map_err(TrainError::file(&file))
+        self.files
+            .append(&self.file(name), (line + "\n").as_bytes())
     }
 
     /// Renames the folder to its final path, and returns it. Replaces the complete run that it
@@ -364,23 +359,29 @@ impl RunFolder {
         if self.is_elsewhere {
             return Ok(self.path.clone());
         }
+        let files = self.files.clone();
         // Nobody may lock a file that is about to move. Some systems cannot rename a folder with an open
         // file.
-        let _ = fs::remove_file(self.file(LOCK));
+        let _ = files.remove_file(&self.file(LOCK));
+        // It is complete also if the machine stops just afterwards.
+        let synced = files.sync_all(&self.partial);
         self.lock = None;
+        synced?;
         let before = self.file(BEFORE);
         let is_further = before.exists();
         if is_further && self.path.exists() {
             // Some systems cannot rename to an empty folder.
-            let moved = fs::remove_dir(&before).and_then(|()| fs::rename(&self.path, &before));
+            let moved = fs::remove_dir(&before).map_err(TrainError::file(&before));
+            let moved = moved.and_then(|()| files.rename(&self.path, &before));
             moved.map_err(|error| self.not_in_place(error))?;
         }
-        fs::rename(&self.partial, &self.path).map_err(|error| {
-            let _ = fs::rename(&before, &self.path);
+        files.rename(&self.partial, &self.path).map_err(|error| {
+            let _ = files.rename(&before, &self.path);
             self.not_in_place(error)
         })?;
+        files.sync_folder(self.path.parent().unwrap_or(Path::new("")))?;
         if is_further {
-            let _ = fs::remove_dir_all(self.path.join(BEFORE));
+            let _ = files.remove_folder(&self.path.join(BEFORE));
         }
         Ok(self.path.clone())
     }
@@ -415,7 +416,10 @@ impl RunFolder {
     }
 
     /// Looks for another place for a complete run.
-    fn not_in_place(&self, source: io::Error) -> TrainError {
+    fn not_in_place(&self, error: TrainError) -> TrainError {
+        let TrainError::File { source, .. } = error else {
+            return error;
+        };
         let numbered = |number: u32| {
             let mut path = self.path.clone().into_os_string();
             path.push(format!("-{number}"));
@@ -435,7 +439,7 @@ impl RunFolder {
     /// The run's checkpoints.
     #[must_use]
     pub fn checkpoints(&self) -> Checkpoints {
-        Checkpoints::of(&self.partial)
+        Checkpoints::on(&self.partial, self.files.clone())
     }
 
     /// Keeps those lines of a file of JSON that are to be kept, if it exists. Returns how many others
@@ -455,7 +459,7 @@ impl RunFolder {
             Err(error) => Err(TrainError::file(&file)(error)),
             Ok((damaged, true)) => Ok(damaged),
             Ok((damaged, false)) => {
-                self.replace(name, |new| kept_lines(&file, &is_kept, new).map(drop))?;
+                (self.files).replace(&file, |new| kept_lines(&file, &is_kept, new).map(drop))?;
                 Ok(damaged)
             }
         }
@@ -467,7 +471,7 @@ impl RunFolder {
 fn kept_lines(
     file: &Path,
     is_kept: impl Fn(&Value) -> bool,
-    kept: &mut impl Write,
+    kept: &mut (impl Write + ?Sized),
 ) -> io::Result<(usize, bool)> {
     let mut lines = BufReader::new(File::open(file)?);
     let (mut line, mut damaged, mut is_same) = (Vec::new(), 0, true);
@@ -610,12 +614,16 @@ fn is_at(_: &File, path: &Path) -> bool {
     path.exists()
 }
 
-/// Checks that no other program is writing to a folder.
-fn check_unlocked(folder: &Path) -> Result<(), TrainError> {
+/// Checks that no other program is writing to a folder, and says whether the file system can tell.
+fn check_unlocked(
+    folder: &Path,
+    try_lock: impl FnOnce(&File) -> Result<(), TryLockError>,
+) -> Result<bool, TrainError> {
     let lock = File::open(folder.join(LOCK));
-    match lock.map(|lock| lock.try_lock_shared()) {
+    match lock.map(|lock| try_lock(&lock)) {
         Ok(Err(TryLockError::WouldBlock)) => Err(TrainError::RunUnderWay(folder.to_owned())),
-        _ => Ok(()),
+        Ok(Err(TryLockError::Error(error))) => Ok(!is_without_locks(&error)),
+        _ => Ok(true),
     }
 }
 
@@ -646,5 +654,8 @@ mod tests {
         let error = refused(ErrorKind::PermissionDenied.into()).unwrap_err();
         assert!(error.to_string().contains("lock"), "{error}");
         assert!(lock(folder.path(), File::try_lock).unwrap().1);
+        let refused = |_: &File| Err(TryLockError::Error(ErrorKind::Unsupported.into()));
+        assert!(!check_unlocked(folder.path(), refused).unwrap());
+        assert!(check_unlocked(folder.path(), File::try_lock_shared).unwrap());
     }
 }

@@ -2,6 +2,9 @@
 
 mod allocator;
 mod checksums;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod crashes;
 mod drift;
 mod epoch;
 mod folder;

@@ -1,6 +1,6 @@
 //! What a training writes: checkpoints, metrics, and the files at its end.
 
-use std::{error::Error, fs, io};
+use std::{error::Error, io};
 
 use stovepipe_pipeline::{
     Layer, Stage, caught, count_parameters,
@@ -16,7 +16,7 @@ use super::{
     trainer::Trainer,
 };
 use crate::{
-    checkpoint::{Checkpoints, Keep, Sums, TrainerState, link, model_file},
+    checkpoint::{Checkpoints, Keep, Sums, TrainerState, model_file},
     error::{TrainError, is_disk_full},
     optimizer::WeightAverage,
     processes::Processes,
@@ -313,7 +313,7 @@ impl<L: Layer, O> Trainer<L, O> {
             let saved = self.with_room(
                 folder,
                 |line| progress.say(line),
-                || self.base.save(model, &path),
+                || (folder.files()).write(&path, || self.base.save(model, &path)),
             );
             if let Err(error) = saved {
                 let link = || self.link_model(folder, is_averaged, error);
@@ -352,7 +352,7 @@ impl<L: Layer, O> Trainer<L, O> {
         match own {
             Some(own) if is_disk_full(&error) => {
                 let (from, to) = (own.model(is_averaged), folder.file(model_file(is_averaged)));
-                link(&from, &to).map_err(|_| error)
+                folder.files().link(&from, &to).map_err(|_| error)
             }
             _ => Err(error),
         }
@@ -379,10 +379,8 @@ impl<L: Layer, O> Trainer<L, O> {
             }
             _ => (own, state.epoch),
         };
-        let _ = fs::remove_file(&path);
         // Two names of one file take no space.
-        let linked = fs::hard_link(&model, &path).or_else(|_| fs::copy(&model, &path).map(|_| ()));
-        linked.map_err(TrainError::file(&path))?;
+        folder.files().link(&model, &path)?;
         Ok(state.best.clone().map(|test| BestEpoch { epoch, test }))
     }
 

@@ -1,0 +1,231 @@
+//! A machine may stop at any moment of a run, from its first step to its last file.
+//!
+//! In each state in which that may leave the disk, the run resumes to the bits and the lines of one that was left
+//! alone, or its folder is complete.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+use burn::{
+    data::{dataloader::batcher::Batcher, dataset::InMemDataset},
+    tensor::{Device, Int, Tensor},
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+use stovepipe_pipeline::{CrossEntropy, Pipeline};
+
+use super::{Progress, RunFolder, Trainer};
+use crate::{
+    data::Data,
+    disk::{
+        Files,
+        trial::{Call, Model, Trial, made},
+    },
+    error::TrainError,
+    example::Dense,
+    settings::{ChecksumSetting, TrainSettings},
+    task::Task,
+};
+
+const RUN: &str = "run";
+const PARTIAL: &str = "run.partial";
+const MODEL: &str = "model.safetensors";
+/// Steps of an epoch, each with a mini-batch of two samples.
+const STEPS: usize = 3;
+
+#[derive(Clone)]
+struct Points;
+
+impl Batcher<f32, (Tensor<2>, Tensor<1, Int>)> for Points {
+    fn batch(&self, items: Vec<f32>, device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
+        let labels: Vec<_> = items.iter().map(|&item| i32::from(item > 0.5)).collect();
+        let points = Tensor::<1>::from_floats(items.as_slice(), device);
+        let labels = Tensor::from_ints(labels.as_slice(), device);
+        (points.reshape([-1, 1]).repeat_dim(1, 3), labels)
+    }
+}
+
+fn trainer(epochs: usize) -> Trainer<Dense, CrossEntropy> {
+    let settings = TrainSettings {
+        epochs,
+        batch_size: 2,
+        save_every: 2,
+        keep_last: 1,
+        checksums: ChecksumSetting::Steps,
+        ..TrainSettings::default()
+    };
+    let layers = vec![Dense::new(3, 4), Dense::new(4, 2)];
+    let builder = Pipeline::builder(layers).devices(vec![Device::flex(); 2]);
+    let task = Task::classification(&settings);
+    Trainer::new(builder.build().unwrap(), task, settings).unwrap()
+}
+
+/// Trains to the end of this epoch, from where the folder is.
+fn train(root: &Path, epochs: usize, files: Files) -> Result<(), TrainError> {
+    let folder = RunFolder::resume_on(&root.join(RUN), files)?;
+    let mut trainer = trainer(epochs);
+    let _ = trainer.resume(&folder)?;
+    let numbers = |count: usize| (0..count).map(move |number| number as f32 / count as f32);
+    let set = |count| InMemDataset::new(numbers(count).collect());
+    let data = Data::new(set(2 * STEPS), set(2), Points);
+    trainer.run(&data, &folder, |_, _| Progress::silent())?;
+    folder.finish().map(drop)
+}
+
+/// A run's weights, and its lines without times.
+type Results = (Vec<Vec<u8>>, Vec<Value>);
+
+fn results(root: &Path) -> Result<Results, String> {
+    let read = |name: &str| {
+        let read = fs::read(root.join(RUN).join(name));
+        read.map_err(|error| format!("{name}: {error}"))
+    };
+    let (mut weights, mut lines) = (Vec::new(), Vec::new());
+    for name in [MODEL, "best.safetensors"] {
+        weights.push(read(name)?);
+    }
+    for name in ["metrics.jsonl", "steps.jsonl", "checksums.jsonl"] {
+        for line in read(name)?.split(|byte| *byte == b'\n') {
+            let Ok(Value::Object(mut line)) = serde_json::from_slice(line) else {
+                continue;
+            };
+            let differs = |key: &str| ["second", "memory", "bubble"].map(|part| key.contains(part));
+            line.retain(|key, _| !differs(key).contains(&true));
+            lines.push(line.into());
+        }
+    }
+    Ok((weights, lines))
+}
+
+/// Trains to the end of an epoch, after a complete run of `before` epochs if that is not zero.
+#[derive(Clone, Copy)]
+struct Run {
+    epochs: usize,
+    before: usize,
+    /// States after each call.
+    most: u32,
+}
+
+impl Run {
+    /// Tries states in which it may leave a disk that gets those calls that are kept. Returns what is wrong with them,
+    /// and how many there were.
+    fn tried(self, is_kept: impl Fn(&Call) -> bool) -> (Vec<String>, usize) {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let mut complete = Vec::new();
+        if self.before > 0 {
+            train(root, self.before, Files::on(Trial::on(root))).unwrap();
+            complete.push(results(root).unwrap());
+        }
+        fs::create_dir(root.join(PARTIAL)).unwrap();
+        let mut model = Model::of(root);
+        let trial = Trial::on(root);
+        train(root, self.epochs, Files::on(trial.clone())).unwrap();
+        let expected = results(root).unwrap();
+        complete.push(expected.clone());
+
+        let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        let calls: Vec<_> = trial.calls().into_iter().filter(is_kept).collect();
+        for number in 0..=calls.len() {
+            if let Some(call) = number.checked_sub(1) {
+                model.call(&calls[call]);
+            }
+            for tree in model.states(self.most, &mut rng) {
+                if !seen.insert(tree.clone()) {
+                    continue;
+                }
+                let disk = made(&tree);
+                let disk = disk.path();
+                let found = if number == calls.len() && !disk.join(RUN).exists() {
+                    Err("the run is over, but its folder is not there".to_owned())
+                } else if disk.join(RUN).exists()
+                    && !results(disk).is_ok_and(|found| complete.contains(&found))
+                {
+                    Err("the folder is not complete".to_owned())
+                } else {
+                    let trained = train(disk, self.epochs, Files::on(Trial::on(disk)));
+                    (trained.map_err(|error| error.to_string())).and_then(|()| results(disk))
+                };
+                if found.as_ref() != Ok(&expected) {
+                    let found = found.err();
+                    wrong.push(format!(
+                        "after {number} of {} calls: {found:?}",
+                        calls.len()
+                    ));
+                }
+            }
+        }
+        (wrong, seen.len())
+    }
+}
+
+#[test]
+fn a_machine_may_stop_at_any_moment() {
+    for before in [0, 1] {
+        let run = Run {
+            epochs: 2,
+            before,
+            most: 3,
+        };
+        let (wrong, states) = run.tried(|_| true);
+        assert_eq!(wrong, [""; 0]);
+        assert!(states > 200, "{states}");
+    }
+}
+
+/// Without them, the states above have some that are wrong.
+#[test]
+fn every_kind_of_sync_is_needed() {
+    let kinds: [fn(&Call) -> bool; 3] = [
+        |call| matches!(call, Call::SyncFolder(_)),
+        |call| matches!(call, Call::SyncFile(path) if path.ends_with("steps.jsonl")),
+        // Two names of one file.
+        |call| matches!(call, Call::SyncFile(path) if path.parent() == Some(Path::new(PARTIAL)) && !path.ends_with("steps.jsonl")),
+    ];
+    for (number, is_lost) in kinds.iter().enumerate() {
+        let run = Run {
+            epochs: 1,
+            before: 0,
+            most: 3,
+        };
+        let (wrong, _) = run.tried(|call| !is_lost(call));
+        assert!(!wrong.is_empty(), "{number}");
+    }
+}
+
+/// The run ends with its weights, or with an error that names the file and the reason; then it resumes.
+#[test]
+fn a_disk_may_fail_at_any_call() {
+    let run = |fails: Option<(usize, ErrorKind)>| {
+        let root = tempfile::tempdir().unwrap();
+        let mut files = Trial::on(root.path());
+        files.fails = fails;
+        let trained = train(root.path(), 1, Files::on(files.clone()));
+        (root, trained, files.calls())
+    };
+    let (root, _, calls) = run(None);
+    let (expected, _) = results(root.path()).unwrap();
+    let mut failed = 0;
+    for call in 0..calls.len() {
+        for kind in [ErrorKind::Other, ErrorKind::StorageFull] {
+            let (root, trained, calls) = run(Some((call, kind)));
+            if let Err(error) = trained {
+                let path: PathBuf = root.path().join(calls[call].path()).components().collect();
+                let text = error.to_string();
+                for part in [path.display().to_string(), kind.to_string()] {
+                    assert!(text.contains(&part), "{text}: {:?}", calls[call]);
+                }
+                failed += 1;
+                train(root.path(), 1, Files::on(Trial::on(root.path()))).unwrap();
+            }
+            assert!(results(root.path()).unwrap().0 == expected);
+        }
+    }
+    assert!(failed > 20, "{failed} of {}", calls.len());
+}
