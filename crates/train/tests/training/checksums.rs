@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use serde_json::json;
-use stovepipe_pipeline::measure::Checksum;
+use stovepipe_pipeline::{Precision, measure::Checksum};
 use stovepipe_schedule::Rule;
 
 use super::{
@@ -96,6 +96,59 @@ impl ModuleVisitor for Parameters {
         if param.is_require_grad() {
             self.0.add(&param.val());
         }
+    }
+}
+
+/// Also in types of fewer bits, of replicas, and of layers that share a tensor.
+#[test]
+fn no_cut_shows_in_sums() {
+    let directory = tempfile::tempdir().unwrap();
+    let with_one_tensor = || {
+        let mut layers = layers();
+        layers[2].linear = layers[1].linear.clone();
+        layers
+    };
+    let bf16 = PipelineSettings {
+        precision: Precision::Bf16,
+        ..PipelineSettings::default()
+    };
+    let f16 = PipelineSettings {
+        precision: Precision::F16,
+        ..PipelineSettings::default()
+    };
+    let replicas = PipelineSettings {
+        replicas: vec![2],
+        ..PipelineSettings::default()
+    };
+    let mut all = HashSet::new();
+    for (name, of_pipeline, layers) in [
+        ("plain", PipelineSettings::default(), layers()),
+        ("bf16", bf16, layers()),
+        ("f16", f16, layers()),
+        ("replicas", replicas, layers()),
+        ("tied", PipelineSettings::default(), with_one_tensor()),
+    ] {
+        let sums = [1, 2, 4].map(|stages| {
+            let path = directory.path().join(format!("{name}-{stages}"));
+            let of_pipeline = PipelineSettings {
+                stages,
+                balance: BalanceSetting::Even,
+                ..of_pipeline.clone()
+            };
+            let folder = RunFolder::create(&path).unwrap();
+            let mut trainer = trainer(
+                built(&of_pipeline, layers.clone()),
+                summing(ChecksumSetting::Passes),
+            );
+            train_silently(&mut trainer, &usual_data(), &folder).unwrap();
+            sums(&folder.finish().unwrap())
+        });
+        assert!(sums.iter().all(|own| *own == sums[0]), "{name}");
+        assert_eq!(sums[0].len(), 26);
+        assert!(
+            all.insert(sums[0][1].to_string()),
+            "{name}: those of others"
+        );
     }
 }
 
