@@ -16,7 +16,9 @@ const MODELS: [&str; 3] = ["amoebanet-32", "amoebanet-224", "transformer"];
 
 fn run(bench: &str, folder: &Path, flags: &[&str]) -> Output {
     let mut command = Command::new(match bench {
-        "breakdown" | "by_layer" | "forecast" | "memory" => env!("CARGO_BIN_EXE_bench-memory"),
+        "breakdown" | "by_layer" | "forecast" | "long_run" | "memory" => {
+            env!("CARGO_BIN_EXE_bench-memory")
+        }
         _ => env!("CARGO_BIN_EXE_bench"),
     });
     command.arg(bench.replace('_', "-"));
@@ -119,7 +121,14 @@ fn long_run() {
     let results = results("long_run");
     let legs = rows(&results, "legs");
     assert_eq!(legs.len(), 11);
-    for key in ["steps", "mebibytes", "files", "threads", "step_ms"] {
+    for key in [
+        "steps",
+        "allocated",
+        "resident",
+        "files",
+        "threads",
+        "step_ms",
+    ] {
         assert!(all_positive(legs, key), "{key}");
     }
     assert_eq!(legs[10]["steps"], 396);

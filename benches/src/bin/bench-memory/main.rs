@@ -4,6 +4,7 @@
 mod breakdown;
 mod by_layer;
 mod forecast;
+mod long_run;
 mod memory;
 
 use burn::tensor::Device;
@@ -32,6 +33,7 @@ enum Bench {
     ByLayer(SweepArguments),
     /// The bytes of trainings next to their forecasts
     Forecast(MemoryArguments),
+    LongRun(long_run::Flags),
     Memory(memory::Flags),
 }
 
@@ -41,6 +43,7 @@ fn main() -> Result<(), Failure> {
         Bench::Breakdown(flags) => serve_or(breakdown::main, flags),
         Bench::ByLayer(flags) => by_layer::main(flags),
         Bench::Forecast(flags) => serve_or(forecast::main, flags),
+        Bench::LongRun(flags) => long_run::main(flags),
         Bench::Memory(flags) => memory::main(flags),
     }
 }

@@ -7,7 +7,6 @@ mod gpu;
 mod kills;
 mod limit;
 mod loading;
-mod long_run;
 mod overlap;
 mod peers;
 mod plain;
@@ -43,7 +42,6 @@ enum Bench {
     /// The pipeline against its limit: stages, micro-batches, schedules, recomputation
     Limit(SweepArguments),
     Loading(loading::Flags),
-    LongRun(long_run::Flags),
     Overlap(overlap::Flags),
     Peers(peers::Flags),
     /// The engine with one stage and one micro-batch next to a plain Burn loop
@@ -72,7 +70,6 @@ fn main() -> Result<(), Failure> {
         Bench::Kills(flags) => kills::main(flags),
         Bench::Limit(flags) => limit::main(flags),
         Bench::Loading(flags) => loading::main(flags),
-        Bench::LongRun(flags) => long_run::main(flags),
         Bench::Overlap(flags) => overlap::main(flags),
         Bench::Peers(flags) => peers::main(flags),
         Bench::Plain(flags) => plain::main(flags),

@@ -205,6 +205,34 @@ fn a_replay_names_the_pass_in_which_two_runs_part() {
     );
 }
 
+/// Among a thousand steps, which two replays find.
+#[test]
+#[ignore = "takes a minute"]
+fn a_flipped_bit_among_a_thousand_steps_is_found() {
+    let here = Here::new();
+    let text = text_of(34_000);
+    here.write("one.txt", &text);
+    here.write("two.txt", with_a_bit_flipped(&text));
+    for name in ["one", "two"] {
+        let train = TEXT.replace("TEXT", &format!("{name}.txt"));
+        let train = train.replace("--save-every 5", "--save-every 100");
+        here.succeed(&format!("{train} --checksums --out {name}"));
+    }
+    let steps = here.read("one/steps.jsonl").lines().count();
+    assert!(steps >= 1000, "{steps}");
+    let said = here.succeed("compare one two --replay");
+    let step = first_other(&here, "one", "two");
+    assert!(step > 100, "{step}");
+    check_contains(
+        &said,
+        &[
+            &format!(": step {step} is the first that differs: the forward pass of micro-batch "),
+            " in layer 0 (",
+            "and of no other micro-batch",
+        ],
+    );
+}
+
 /// Changes the sum of layer 1's gradients in step 12.
 fn change_sum(here: &Here, run: &str) {
     let file = format!("{run}/checksums.jsonl");

@@ -18,7 +18,7 @@ use crate::{
 };
 
 const TRAIN: &str = "train --model vit --layers 2 --width 16 --heads 2 --batch-size 32 --micro-batches 2 \
-                     --balance even --per-class 96 --save-every 2 --keep-last 1000 --epochs 6 --devices cpu,wgpu:0 \
+                     --balance even --per-class 96 --save-every 2 --keep-last 1000 --epochs 2 --devices cpu,wgpu:0 \
                      --out run";
 
 /// A Vulkan layer that fails when a file is there: see `trap/layer.c`.

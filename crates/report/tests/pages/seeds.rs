@@ -1,5 +1,7 @@
 //! The seeds of fuzzing, as ordinary tests.
 
+#[path = "../../../../fuzz/src/files.rs"]
+mod files;
 #[path = "../../../../fuzz/src/input.rs"]
 mod input;
 #[path = "../../../../fuzz/src/seeds.rs"]
@@ -17,4 +19,9 @@ fn headers_of_pictures() {
 #[test]
 fn configurations() {
     replay("configuration", targets::configuration);
+}
+
+#[test]
+fn sums_of_two_runs() {
+    replay("sums", targets::sums);
 }

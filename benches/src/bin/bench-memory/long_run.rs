@@ -1,6 +1,6 @@
 //! A training of many steps, which resumes again and again: what it holds must not grow.
 //!
-//! `cargo build --release -p stovepipe-benches && target/release/bench long-run`
+//! `cargo build --release -p stovepipe-benches && target/release/bench-memory long-run`
 
 use std::{
     fs,
@@ -25,6 +25,8 @@ use stovepipe_benches::{
 };
 use stovepipe_transformer::LmConfig;
 
+use crate::ALLOCATOR;
+
 /// A training of 100,000 steps with checkpoints, tests and resumes: memory, files, threads, time of a step
 #[derive(Args)]
 pub struct Flags {
@@ -41,9 +43,10 @@ pub struct Flags {
 
 const NOTE: &str = "\
 A small language model with dropout, in two stages, in one process. Every leg ends with a test and goes on
-from a checkpoint in a new pipeline and a new trainer; there are ten checkpoints in a leg. Memory is what
-the system has given the process, files and threads are counted; all three at the end of a leg, and in the
-first row at its first checkpoint. ms: the median of the times of a step between checkpoints.";
+from a checkpoint in a new pipeline and a new trainer; there are ten checkpoints in a leg. Allocated are the
+bytes in use, resident is what the system has given the process, files and threads are counted; all at the
+end of a leg, and in the first row at its first checkpoint. ms: the median of the times of a step between
+checkpoints.";
 
 const SAMPLES: usize = 4;
 const LENGTH: usize = 8;
@@ -56,7 +59,8 @@ const LONGEST_SAVE: Duration = Duration::from_secs(20);
 struct Look {
     steps: usize,
     at: Instant,
-    bytes: u64,
+    allocated: usize,
+    resident: u64,
     files: usize,
     threads: usize,
 }
@@ -77,21 +81,18 @@ impl Look {
         Ok(Self {
             steps,
             at: Instant::now(),
-            bytes: process_status("VmRSS")? << 10,
+            allocated: ALLOCATOR.allocated(),
+            resident: process_status("VmRSS")? << 10,
             files,
             threads: process_status("Threads")? as usize,
         })
     }
 
-    fn cells(&self, seconds: f64) -> [Cell; 5] {
+    fn cells(&self, seconds: f64) -> [Cell; 6] {
         [
             cell("steps", "steps", 0, self.steps),
-            cell(
-                "mebibytes",
-                "MiB",
-                1,
-                self.bytes as f64 / f64::from(1 << 20),
-            ),
+            cell("allocated", "KiB", 0, self.allocated >> 10),
+            cell("resident", "resident KiB", 0, self.resident >> 10),
             cell("files", "files", 0, self.files),
             cell("threads", "threads", 0, self.threads),
             cell("step_ms", "ms", 3, 1e3 * seconds),
@@ -169,9 +170,21 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
     }
     fs::remove_dir_all(&path)?;
     let (first, last) = (looks[0], looks[LEGS]);
+    let over = |last: u64, first: u64| last as f64 / first as f64;
     let mut growth = ReportTable::new("the last row over the first");
     growth.row([
-        cell("bytes", "memory", 3, last.bytes as f64 / first.bytes as f64),
+        cell(
+            "allocated",
+            "allocated",
+            3,
+            over(last.allocated as u64, first.allocated as u64),
+        ),
+        cell(
+            "resident",
+            "resident",
+            3,
+            over(last.resident, first.resident),
+        ),
         cell("files", "files", 0, last.files as i64 - first.files as i64),
         cell(
             "threads",
