@@ -17,6 +17,7 @@ mod guide;
 mod input;
 mod language;
 mod looping;
+#[cfg(feature = "wgpu")]
 mod lost;
 mod memory;
 mod new;
