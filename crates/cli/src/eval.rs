@@ -352,6 +352,14 @@ impl TrainedRun {
             None if run.best => folder.join(BEST),
             None => folder.join(if run.averaged { AVERAGED } else { MODEL }),
         };
+        if !weights.is_file() && !folder.join(MODEL).is_file() {
+            let (folder, checkpoints) = (folder.display(), Checkpoints::of(folder).list()?);
+            let why = format!("the run in {folder} is not over, so it has no model yet");
+            return Err(match checkpoints.is_empty() {
+                true => usage!("{why}, and no checkpoint"),
+                false => usage!("{why}: use a checkpoint, such as --checkpoint newest"),
+            });
+        }
         if run.averaged && !weights.is_file() {
             let folder = folder.display();
             return Err(usage!("{folder} has no averaged weights: train with --ema"));

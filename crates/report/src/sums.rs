@@ -151,10 +151,14 @@ fn forward(passes: &[Pass]) -> impl Iterator<Item = (usize, usize)> {
 /// Recomputation is compared where both have it, and backward passes where both have the same kinds.
 fn first_other_pass([first, second]: [&Vec<Pass>; 2], is_other_loss: bool) -> Option<OtherSum> {
     let place = |pass: &Pass| (pass.0, pass.1, pass.2);
-    let of_second: HashMap<_, _> = second.iter().map(|pass| (place(pass), &pass.3)).collect();
+    // Of repeated ones, which no training writes, the last counts.
+    let [of_first, of_second] = [first, second].map(|passes| -> HashMap<_, _> {
+        let sums = passes.iter().map(|pass| (place(pass), &pass.3));
+        sums.collect()
+    });
     let differs = |pass: &&Pass| {
-        let other = of_second.get(&place(pass));
-        other.is_some_and(|other| **other != pass.3)
+        let sums = [&of_first, &of_second].map(|sums| sums.get(&place(pass)));
+        sums[1].is_some() && sums[0] != sums[1]
     };
     let differ: Vec<_> = first.iter().filter(differs).collect();
     let &&(micro_batch, kind, layer, _) = differ.first()?;

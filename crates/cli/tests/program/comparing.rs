@@ -205,9 +205,9 @@ fn a_replay_names_the_pass_in_which_two_runs_part() {
     );
 }
 
-/// Among a thousand steps, which two replays find.
+/// Two replays find the step, the layer and the micro-batch.
 #[test]
-#[ignore = "takes a minute"]
+#[ignore = "takes half a minute; `.ci/extended` runs it"]
 fn a_flipped_bit_among_a_thousand_steps_is_found() {
     let here = Here::new();
     let text = text_of(34_000);
@@ -223,12 +223,14 @@ fn a_flipped_bit_among_a_thousand_steps_is_found() {
     let said = here.succeed("compare one two --replay");
     let step = first_other(&here, "one", "two");
     assert!(step > 100, "{step}");
+    let from = (step - 1) / 100 * 100;
     check_contains(
         &said,
         &[
             &format!(": step {step} is the first that differs: the forward pass of micro-batch "),
             " in layer 0 (",
             "and of no other micro-batch",
+            &format!("replayed from checkpoint epoch-0000-batch-{from:07}: "),
         ],
     );
 }

@@ -122,8 +122,19 @@ fn positions_are_resized_and_other_tensors_allowed_by_name() {
         ",
     );
     assert!(!here.join("no").exists());
+    // As if it were not over.
+    fs::rename(here.join("resized"), here.join("early.partial")).unwrap();
+    fs::remove_file(here.join("early.partial/model.safetensors")).unwrap();
+    for command in ["eval early", "export early --to burn --out early.bpk"] {
+        let why = "early.partial is not over, so it has no model yet: use a checkpoint, such as";
+        here.refuse(command, why);
+        here.refuse(&format!("{command} --averaged"), why);
+    }
+    here.run("export early --checkpoint newest --to burn --out early.bpk");
+    fs::remove_dir_all(here.join("early.partial/checkpoints")).unwrap();
+    here.refuse("eval early", "so it has no model yet, and no checkpoint");
     let own = "--allow-extra is not for eval, since it is the run's own";
-    here.refuse("eval resized --allow-extra x", own);
+    here.refuse("eval more --allow-extra x", own);
 }
 
 /// The script of the documentation, where Python has timm.

@@ -22,7 +22,7 @@ use crate::{
     task::{About, Task},
 };
 
-const FOLDER: &str = "checkpoints";
+pub(crate) const FOLDER: &str = "checkpoints";
 const STATE: &str = "standing.toml";
 
 /// The checkpoints in a run's folder.
@@ -274,8 +274,12 @@ impl Checkpoints {
                 files.remove_folder(&partial)?;
                 files.create_folder(&partial)
             })?;
-            let written =
-                write(&partial).and_then(|()| processes.first(|| seal(&partial, state, files)));
+            let sealed = || {
+                seal(&partial, state, files)?;
+                // Its steps are in the run's logs, which are as safe as it is.
+                files.sync_files(self.folder.parent().unwrap_or(Path::new("")), is_log)
+            };
+            let written = write(&partial).and_then(|()| processes.first(sealed));
             if written.is_err() && processes.is_first() {
                 // Do not waste space on an incomplete one.
                 let _ = files.remove_folder(&partial);
@@ -284,8 +288,6 @@ impl Checkpoints {
         }
         let placed = processes.first(|| {
             if is_new {
-                // Its steps are in the run's logs, which are as safe as it is.
-                files.sync_files(self.folder.parent().unwrap_or(Path::new("")))?;
                 files.rename(&partial, &path)?;
             }
             self.sync()?;
@@ -345,6 +347,11 @@ impl Checkpoints {
         }
         self.sync()
     }
+}
+
+/// Whether lines are appended to a file.
+fn is_log(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "jsonl")
 }
 
 fn seal(folder: &Path, state: &TrainerState, files: &Files) -> Result<(), TrainError> {

@@ -14,6 +14,6 @@ mod state;
 mod sums;
 
 pub(crate) use contents::{Contents, model_file};
-pub(crate) use list::Keep;
 pub use list::{Checkpoint, Checkpoints, Damaged};
+pub(crate) use list::{FOLDER, Keep};
 pub(crate) use state::{Sums, TrainerState};

@@ -1,5 +1,5 @@
-//! What a run and its checkpoints change on the disk, in one place: a test records it, loses what was not synced, and
-//! lets each call fail.
+//! What a run writes into its folder, and its checkpoints: a test records it, loses what was not synced, and lets each
+//! call fail.
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
@@ -146,7 +146,7 @@ impl Files {
             file.flush()
         };
         let replaced = (self.write(&beside, || whole().map_err(TrainError::file(path))))
-            .and_then(|()| self.sync_file(&beside))
+            .and_then(|()| again(|| self.0.sync_file(&beside)).map_err(TrainError::file(path)))
             .and_then(|()| self.rename(&beside, path));
         if replaced.is_err() {
             let _ = self.remove_file(&beside);
@@ -163,9 +163,9 @@ impl Files {
         // A copy onto a link to the same file would empty both.
         self.remove_file(to)?;
         let copy = || {
-            self.write(to, || {
-                fs::copy(from, to).map(drop).map_err(TrainError::file(to))
-            })
+            let copy = || fs::copy(from, to).map(drop).map_err(TrainError::file(to));
+            self.write(to, copy)?;
+            self.sync_file(to)
         };
         again(|| self.0.link(from, to)).or_else(|_| copy())
     }
@@ -206,24 +206,34 @@ impl Files {
         }
     }
 
-    /// Syncs the files in a folder, and their names. Some may be replaced or removed meanwhile.
-    pub(crate) fn sync_files(&self, folder: &Path) -> Result<(), TrainError> {
-        for path in paths(folder)?.iter().filter(|path| path.is_file()) {
-            match self.sync_file(path) {
-                Err(TrainError::File { source, .. }) if source.kind() == ErrorKind::NotFound => {}
-                synced => synced?,
+    /// Syncs files in a folder, and their names. Some may be replaced or removed meanwhile, and others may be
+    /// somebody else's.
+    pub(crate) fn sync_files(
+        &self,
+        folder: &Path,
+        is_own: impl Fn(&Path) -> bool,
+    ) -> Result<(), TrainError> {
+        use ErrorKind::{InvalidInput, NotFound, PermissionDenied, Unsupported};
+        const OF_OTHERS: [ErrorKind; 4] = [InvalidInput, NotFound, PermissionDenied, Unsupported];
+        for path in paths(folder)? {
+            if path.is_file() && is_own(&path) {
+                match self.sync_file(&path) {
+                    Err(TrainError::File { source, .. }) if OF_OTHERS.contains(&source.kind()) => {}
+                    synced => synced?,
+                }
             }
         }
         self.sync_folder(folder)
     }
 
-    /// The same with all folders in it.
-    pub(crate) fn sync_all(&self, folder: &Path) -> Result<(), TrainError> {
-        let folders = paths(folder)?.into_iter().filter(|path| path.is_dir());
-        for own in folders {
-            self.sync_all(&own)?;
+    /// Syncs all files in a folder and in those that it has, but for folders of one name.
+    pub(crate) fn sync_all(&self, folder: &Path, but: &str) -> Result<(), TrainError> {
+        for own in paths(folder)? {
+            if own.is_dir() && !own.is_symlink() && !own.ends_with(but) {
+                self.sync_all(&own, but)?;
+            }
         }
-        self.sync_files(folder)
+        self.sync_files(folder, |_| true)
     }
 }
 

@@ -54,6 +54,7 @@ pub(crate) struct Trial {
     root: PathBuf,
     calls: Arc<Mutex<Vec<Call>>>,
     pub(crate) fails: Option<(usize, ErrorKind)>,
+    pub(crate) has_no_links: bool,
 }
 
 impl Trial {
@@ -108,6 +109,9 @@ impl Disk for Trial {
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.has_no_links {
+            return Err(ErrorKind::Unsupported.into());
+        }
         self.note(Call::Link(self.own(from), self.own(to)))?;
         FileSystem.link(from, to)
     }

@@ -19,7 +19,7 @@ use serde_json::Value;
 use stovepipe_pipeline::error::ProcessError;
 
 use crate::{
-    checkpoint::{Checkpoint, Checkpoints},
+    checkpoint::{self, Checkpoint, Checkpoints},
     disk::Files,
     error::TrainError,
     processes::Processes,
@@ -147,8 +147,9 @@ impl RunFolder {
         begun.inspect_err(|_| remove_empty(&made))?;
         let mut folder = Self::locked(path, partial, files)?;
         (folder.made, folder.was_empty) = (made, was_empty);
-        let mut parents = folder.made.iter().filter_map(|made| made.parent());
-        parents.try_for_each(|parent| folder.files.sync_folder(parent))?;
+        for parent in folder.made.iter().filter_map(|made| made.parent()) {
+            let _ = folder.files.sync_folder(parent); // as well as the disk can
+        }
         // Another run may have ended since.
         check_free(&folder.path)?;
         Ok(folder)
@@ -223,7 +224,7 @@ impl RunFolder {
                 _ => self.files.link(&from, &to)?,
             }
         }
-        self.files.sync_files(&self.partial)?;
+        self.files.sync_files(&self.partial, |_| true)?;
         self.checkpoints().copy(&Checkpoints::of(&self.path))
     }
 
@@ -354,17 +355,18 @@ impl RunFolder {
     /// # Errors
     ///
     /// If something has come to be at the path. The folder is then renamed to `PATH-2`, or the next
-    /// number that is free, and the error says so.
+    /// number that is free, and the error says so. If a file cannot be synced; then the folder stays
+    /// where it is, and can be resumed.
     pub fn finish(mut self) -> Result<PathBuf, TrainError> {
         if self.is_elsewhere {
             return Ok(self.path.clone());
         }
         let files = self.files.clone();
+        // It is complete also if the machine stops just afterwards. Checkpoints are synced already.
+        let synced = files.sync_all(&self.partial, checkpoint::FOLDER);
         // Nobody may lock a file that is about to move. Some systems cannot rename a folder with an open
         // file.
         let _ = files.remove_file(&self.file(LOCK));
-        // It is complete also if the machine stops just afterwards.
-        let synced = files.sync_all(&self.partial);
         self.lock = None;
         synced?;
         let before = self.file(BEFORE);
@@ -379,7 +381,7 @@ impl RunFolder {
             let _ = files.rename(&before, &self.path);
             self.not_in_place(error)
         })?;
-        files.sync_folder(self.path.parent().unwrap_or(Path::new("")))?;
+        let _ = files.sync_folder(self.path.parent().unwrap_or(Path::new("")));
         if is_further {
             let _ = files.remove_folder(&self.path.join(BEFORE));
         }
@@ -428,7 +430,8 @@ impl RunFolder {
         let is_taken = fs::symlink_metadata(&self.path).is_ok();
         let mut free = (2..).map(numbered).filter(|path| !path.exists());
         let other = free.next().filter(|_| is_taken);
-        let moved = other.filter(|other| fs::rename(&self.partial, other).is_ok());
+        let moved = other.filter(|other| self.files.rename(&self.partial, other).is_ok());
+        let _ = (self.files).sync_folder(self.path.parent().unwrap_or(Path::new("")));
         TrainError::NotInPlace {
             path: self.path.clone(),
             place: moved.unwrap_or_else(|| self.partial.clone()),

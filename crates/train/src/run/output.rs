@@ -11,7 +11,7 @@ use super::{
     epoch::Trained,
     folder::{METRICS, RunFolder, STEPS},
     progress::Progress,
-    saving::{Saved, Saving},
+    saving::{Saved, Saving, wait_for_update},
     summary::{BestEpoch, EpochMetrics, LossScale, StepMetrics, Summary, Tested, stage_summaries},
     trainer::Trainer,
 };
@@ -52,6 +52,9 @@ impl<L: Layer, O> Trainer<L, O> {
         let (checkpoints, processes) = (folder.checkpoints(), self.processes.clone());
         processes.first(|| folder.check())?;
         let is_new = !processes.of_first(checkpoints.has(&state))?;
+        if is_new {
+            processes.agree(wait_for_update(&self.pipeline).map_err(TrainError::from))?;
+        }
         let copied = if is_new {
             let (free, held) = (free_memory(), self.largest_copy);
             let has_room = |bytes| has_room(bytes, held, free);
@@ -313,7 +316,10 @@ impl<L: Layer, O> Trainer<L, O> {
             let saved = self.with_room(
                 folder,
                 |line| progress.say(line),
-                || (folder.files()).write(&path, || self.base.save(model, &path)),
+                || {
+                    (folder.files()).write(&path, || self.base.save(model, &path))?;
+                    self.processes.first(|| folder.files().sync_file(&path))
+                },
             );
             if let Err(error) = saved {
                 let link = || self.link_model(folder, is_averaged, error);
