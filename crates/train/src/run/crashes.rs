@@ -19,7 +19,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 use stovepipe_pipeline::{CrossEntropy, Pipeline};
 
-use super::{Progress, RunFolder, Trainer};
+use super::{Progress, Resumed, RunFolder, Trainer};
 use crate::{
     data::Data,
     disk::{
@@ -67,15 +67,16 @@ fn trainer(epochs: usize) -> Trainer<Dense, CrossEntropy> {
 }
 
 /// Trains to the end of this epoch, from where the folder is.
-fn train(root: &Path, epochs: usize, files: Files) -> Result<(), TrainError> {
+fn train(root: &Path, epochs: usize, files: Files) -> Result<Resumed, TrainError> {
     let folder = RunFolder::resume_on(&root.join(RUN), files)?;
     let mut trainer = trainer(epochs);
-    let _ = trainer.resume(&folder)?;
+    let resumed = trainer.resume(&folder)?;
     let numbers = |count: usize| (0..count).map(move |number| number as f32 / count as f32);
     let set = |count| InMemDataset::new(numbers(count).collect());
     let data = Data::new(set(2 * STEPS), set(2), Points);
     trainer.run(&data, &folder, |_, _| Progress::silent())?;
-    folder.finish().map(drop)
+    folder.finish()?;
+    Ok(resumed)
 }
 
 /// A run's weights, and its lines without times.
@@ -121,14 +122,14 @@ impl Run {
         let root = root.path();
         let mut complete = Vec::new();
         if self.before > 0 {
-            train(root, self.before, Files::on(Trial::on(root))).unwrap();
+            let _ = train(root, self.before, Files::on(Trial::on(root))).unwrap();
             complete.push(results(root).unwrap());
         }
         fs::create_dir(root.join(PARTIAL)).unwrap();
         let mut model = Model::of(root);
         let mut trial = Trial::on(root);
         trial.has_no_links = !self.has_links;
-        train(root, self.epochs, Files::on(trial.clone())).unwrap();
+        let _ = train(root, self.epochs, Files::on(trial.clone())).unwrap();
         let expected = results(root).unwrap();
 
         let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
@@ -153,7 +154,17 @@ impl Run {
                 };
                 let found = if is_complete {
                     let trained = train(disk, self.epochs, Files::on(Trial::on(disk)));
-                    (trained.map_err(|error| error.to_string())).and_then(|()| results(disk))
+                    trained
+                        .map_err(|error| error.to_string())
+                        .and_then(|resumed| match resumed {
+                            Resumed { damaged, .. } if !damaged.is_empty() => {
+                                Err(format!("{damaged:?}"))
+                            }
+                            Resumed { epochs, .. } if epochs < self.before => {
+                                Err(format!("it begins after epoch {epochs}"))
+                            }
+                            _ => results(disk),
+                        })
                 } else {
                     Err("the folder is not complete".to_owned())
                 };
@@ -240,7 +251,7 @@ fn a_disk_may_fail_at_any_call() {
                     assert!(text.contains(&part), "{text}: {:?}", calls[call]);
                 }
                 failed += 1;
-                train(root.path(), 1, Files::on(Trial::on(root.path()))).unwrap();
+                let _ = train(root.path(), 1, Files::on(Trial::on(root.path()))).unwrap();
             }
             assert!(results(root.path()).unwrap().0 == expected);
         }
