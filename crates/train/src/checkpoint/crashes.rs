@@ -6,7 +6,6 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeSet,
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
@@ -14,15 +13,13 @@ use std::{
 };
 
 use burn::tensor::{Device, Int, Tensor};
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 use stovepipe_pipeline::{CrossEntropy, Pipeline};
 
 use super::{Checkpoints, Contents, Keep, TrainerState, sums};
 use crate::{
     disk::{
         Files, paths,
-        trial::{Call, Model, Trial, made},
+        trial::{Call, Model, Trial},
     },
     error::TrainError,
     example::Dense,
@@ -146,7 +143,7 @@ struct Found {
 
 impl Save<'_> {
     fn tried(&self) -> Found {
-        let (root, mut rng) = (with_run(), ChaCha8Rng::seed_from_u64(7));
+        let root = with_run();
         let (root, mut training) = (root.path(), Training::new());
         training.step();
         if !self.is_first {
@@ -154,7 +151,7 @@ impl Save<'_> {
             training.step();
         }
         let before = newest(root).unwrap().0;
-        let mut model = Model::of(root);
+        let model = Model::of(root);
         let mut trial = Trial::on(root);
         trial.fails = self.full.map(|call| (call, ErrorKind::StorageFull));
         let files = Files::on(trial.clone());
@@ -167,7 +164,7 @@ impl Save<'_> {
         let after = newest(root).unwrap().0;
         assert!(after.is_some() && after != before);
 
-        let (mut lost, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut lost = Vec::new();
         let mut calls = trial.calls();
         let all = calls.len();
         if let Some(failed) = self.full.filter(|&failed| failed < all) {
@@ -177,39 +174,30 @@ impl Save<'_> {
             }
         }
         calls.retain(self.is_kept);
-        for number in 0..=calls.len() {
-            if let Some(call) = number.checked_sub(1) {
-                model.call(&calls[call]);
+        let mut looked = 0;
+        let states = model.each_state(&calls, self.most, |number, disk| {
+            looked += 1;
+            let (is_over, found) = (number == calls.len(), newest(disk));
+            let is_whole =
+                |found: &Option<String>| *found == after || (!is_over && *found == before);
+            if !matches!(&found, Ok((found, 0)) if is_whole(found)) {
+                lost.push(format!(
+                    "after {number} of {} calls: {found:?}",
+                    calls.len()
+                ));
+                return;
             }
-            let is_over = number == calls.len();
-            for tree in model.states(self.most, &mut rng) {
-                if !seen.insert((is_over, tree.clone())) {
-                    continue;
-                }
-                let disk = made(&tree);
-                let found = newest(disk.path());
-                let is_whole =
-                    |found: &Option<String>| *found == after || (!is_over && *found == before);
-                if !matches!(&found, Ok((found, 0)) if is_whole(found)) {
-                    lost.push(format!(
-                        "after {number} of {} calls: {found:?}",
-                        calls.len()
-                    ));
-                    continue;
-                }
-                // The next save goes on from there, and leaves nothing else.
-                if seen.len() % 16 == 0 {
-                    let files = Files::on(Trial::on(disk.path()));
-                    training.save(disk.path(), files).unwrap();
-                    assert_eq!(newest(disk.path()).unwrap(), (after.clone(), 0));
-                    let folder = disk.path().join(RUN).join("checkpoints");
-                    assert_eq!(paths(&folder).unwrap().len(), 1);
-                }
+            // The next save goes on from there, and leaves nothing else.
+            if looked % 16 == 0 {
+                training.save(disk, Files::on(Trial::on(disk))).unwrap();
+                assert_eq!(newest(disk).unwrap(), (after.clone(), 0));
+                let folder = disk.join(RUN).join("checkpoints");
+                assert_eq!(paths(&folder).unwrap().len(), 1);
             }
-        }
+        });
         Found {
             lost,
-            states: seen.len(),
+            states,
             calls: all,
         }
     }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     data::Fingerprint,
-    disk::{Files, paths},
+    disk::{Files, is_log, paths},
     error::TrainError,
     processes::Processes,
     settings::TrainSettings,
@@ -347,11 +347,6 @@ impl Checkpoints {
         }
         self.sync()
     }
-}
-
-/// Whether lines are appended to a file.
-fn is_log(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == "jsonl")
 }
 
 fn seal(folder: &Path, state: &TrainerState, files: &Files) -> Result<(), TrainError> {

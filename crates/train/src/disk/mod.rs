@@ -176,18 +176,12 @@ impl Files {
 
     /// Removes a file, if there is one.
     pub(crate) fn remove_file(&self, path: &Path) -> Result<(), TrainError> {
-        match again(|| self.0.remove_file(path)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            result => result.map_err(TrainError::file(path)),
-        }
+        removed(again(|| self.0.remove_file(path))).map_err(TrainError::file(path))
     }
 
     /// Removes a folder, if there is one.
     pub(crate) fn remove_folder(&self, path: &Path) -> Result<(), TrainError> {
-        match again(|| self.0.remove_folder(path)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            result => result.map_err(TrainError::file(path)),
-        }
+        removed(again(|| self.0.remove_folder(path))).map_err(TrainError::file(path))
     }
 
     pub(crate) fn sync_file(&self, path: &Path) -> Result<(), TrainError> {
@@ -244,6 +238,19 @@ pub(crate) fn paths(folder: &Path) -> Result<Vec<PathBuf>, TrainError> {
     let mut paths: Vec<_> = entries.map_err(TrainError::file(folder))?;
     paths.sort();
     Ok(paths)
+}
+
+/// Whether lines are appended to a file.
+pub(crate) fn is_log(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "jsonl")
+}
+
+/// What is not there needs not be removed.
+fn removed(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
 }
 
 /// The parent of a path of one name is an empty path, which the system does not know.

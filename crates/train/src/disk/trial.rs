@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use rand::RngExt;
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Disk, FileSystem, Write, paths};
@@ -164,7 +164,7 @@ struct Content {
 }
 
 /// What is in each file, and `None` for a folder.
-pub(crate) type Tree = BTreeMap<PathBuf, Option<Vec<u8>>>;
+type Tree = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
 const ROOT: Node = 0;
 
@@ -246,7 +246,31 @@ impl Model {
         self.remove(path);
     }
 
-    pub(crate) fn call(&mut self, call: &Call) {
+    /// Makes the states in which the disk may be before these calls and after each of them, up to `most` each time.
+    /// `look` gets how many calls there were and the folder. Returns how many states there were.
+    pub(crate) fn each_state(
+        mut self,
+        calls: &[Call],
+        most: u32,
+        mut look: impl FnMut(usize, &Path),
+    ) -> usize {
+        let (mut rng, mut seen) = (ChaCha8Rng::seed_from_u64(7), BTreeSet::new());
+        for number in 0..=calls.len() {
+            if let Some(call) = number.checked_sub(1) {
+                self.call(&calls[call]);
+            }
+            // What is lost after the last call is lost for good.
+            let is_over = number == calls.len();
+            for tree in self.states(most, &mut rng) {
+                if seen.insert((is_over, tree.clone())) {
+                    look(number, made(&tree).path());
+                }
+            }
+        }
+        seen.len()
+    }
+
+    fn call(&mut self, call: &Call) {
         match call {
             Call::CreateFolder(path) => {
                 if self.node(path).is_none() {
@@ -295,7 +319,7 @@ impl Model {
     }
 
     /// What the disk may hold if the machine stops now: all there is, or so many at random.
-    pub(crate) fn states(&self, most: u32, rng: &mut ChaCha8Rng) -> BTreeSet<Tree> {
+    fn states(&self, most: u32, rng: &mut ChaCha8Rng) -> BTreeSet<Tree> {
         let pending = self.pending.iter().flatten();
         let mut named: BTreeSet<_> = pending.filter_map(|change| change.2).collect();
         named.extend(self.kept.values());
@@ -360,7 +384,7 @@ fn tree(names: &BTreeMap<(Node, String), Node>, contents: &BTreeMap<Node, Conten
     found
 }
 
-pub(crate) fn made(tree: &Tree) -> tempfile::TempDir {
+fn made(tree: &Tree) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for (path, content) in tree {
         let path = root.path().join(path);

@@ -4,7 +4,6 @@
 //! alone, or its folder is complete.
 
 use std::{
-    collections::BTreeSet,
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
@@ -14,8 +13,6 @@ use burn::{
     data::{dataloader::batcher::Batcher, dataset::InMemDataset},
     tensor::{Device, Int, Tensor},
 };
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 use stovepipe_pipeline::{CrossEntropy, Pipeline};
 
@@ -24,7 +21,7 @@ use crate::{
     data::Data,
     disk::{
         Files,
-        trial::{Call, Model, Trial, made},
+        trial::{Call, Model, Trial},
     },
     error::TrainError,
     example::Dense,
@@ -126,58 +123,47 @@ impl Run {
             complete.push(results(root).unwrap());
         }
         fs::create_dir(root.join(PARTIAL)).unwrap();
-        let mut model = Model::of(root);
+        let model = Model::of(root);
         let mut trial = Trial::on(root);
         trial.has_no_links = !self.has_links;
         let _ = train(root, self.epochs, Files::on(trial.clone())).unwrap();
         let expected = results(root).unwrap();
 
-        let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
-        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        let mut wrong = Vec::new();
         let calls: Vec<_> = trial.calls().into_iter().filter(is_kept).collect();
-        for number in 0..=calls.len() {
-            if let Some(call) = number.checked_sub(1) {
-                model.call(&calls[call]);
-            }
+        let states = model.each_state(&calls, self.most, |number, disk| {
             let is_over = number == calls.len();
-            for tree in model.states(self.most, &mut rng) {
-                if !seen.insert((is_over, tree.clone())) {
-                    continue;
-                }
-                let disk = made(&tree);
-                let disk = disk.path();
-                let of_run = disk.join(RUN).exists().then(|| results(disk));
-                let is_complete = match &of_run {
-                    None => !is_over,
-                    Some(own) if own.as_ref() == Ok(&expected) => true,
-                    Some(own) => !is_over && complete.iter().any(|run| own.as_ref() == Ok(run)),
-                };
-                let found = if is_complete {
-                    let trained = train(disk, self.epochs, Files::on(Trial::on(disk)));
-                    trained
-                        .map_err(|error| error.to_string())
-                        .and_then(|resumed| match resumed {
-                            Resumed { damaged, .. } if !damaged.is_empty() => {
-                                Err(format!("{damaged:?}"))
-                            }
-                            Resumed { epochs, .. } if epochs < self.before => {
-                                Err(format!("it begins after epoch {epochs}"))
-                            }
-                            _ => results(disk),
-                        })
-                } else {
-                    Err("the folder is not complete".to_owned())
-                };
-                if found.as_ref() != Ok(&expected) {
-                    let found = found.err();
-                    wrong.push(format!(
-                        "after {number} of {} calls: {found:?}",
-                        calls.len()
-                    ));
-                }
+            let of_run = disk.join(RUN).exists().then(|| results(disk));
+            let is_complete = match &of_run {
+                None => !is_over,
+                Some(own) if own.as_ref() == Ok(&expected) => true,
+                Some(own) => !is_over && complete.iter().any(|run| own.as_ref() == Ok(run)),
+            };
+            let found = if is_complete {
+                let trained = train(disk, self.epochs, Files::on(Trial::on(disk)));
+                trained
+                    .map_err(|error| error.to_string())
+                    .and_then(|resumed| match resumed {
+                        Resumed { damaged, .. } if !damaged.is_empty() => {
+                            Err(format!("{damaged:?}"))
+                        }
+                        Resumed { epochs, .. } if epochs < self.before => {
+                            Err(format!("it begins after epoch {epochs}"))
+                        }
+                        _ => results(disk),
+                    })
+            } else {
+                Err("the folder is not complete".to_owned())
+            };
+            if found.as_ref() != Ok(&expected) {
+                let found = found.err();
+                wrong.push(format!(
+                    "after {number} of {} calls: {found:?}",
+                    calls.len()
+                ));
             }
-        }
-        (wrong, seen.len())
+        });
+        (wrong, states)
     }
 }
 

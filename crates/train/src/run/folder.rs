@@ -20,7 +20,7 @@ use stovepipe_pipeline::error::ProcessError;
 
 use crate::{
     checkpoint::{self, Checkpoint, Checkpoints},
-    disk::Files,
+    disk::{Files, is_log},
     error::TrainError,
     processes::Processes,
 };
@@ -214,14 +214,13 @@ impl RunFolder {
         for entry in entries {
             let from = entry.map_err(TrainError::file(&self.path))?.path();
             let to = self.partial.join(from.file_name().unwrap_or_default());
-            match from.extension() {
-                _ if !from.is_file() => {}
-                // Lines are appended to it.
-                Some(ending) if ending == "jsonl" => {
+            match from.is_file() {
+                false => {}
+                true if is_log(&from) => {
                     let copy = || fs::copy(&from, &to).map(drop);
                     (self.files).write(&to, || copy().map_err(TrainError::file(&from)))?;
                 }
-                _ => self.files.link(&from, &to)?,
+                true => self.files.link(&from, &to)?,
             }
         }
         self.files.sync_files(&self.partial, |_| true)?;
@@ -381,7 +380,7 @@ impl RunFolder {
             let _ = files.rename(&before, &self.path);
             self.not_in_place(error)
         })?;
-        let _ = files.sync_folder(self.path.parent().unwrap_or(Path::new("")));
+        self.sync_name();
         if is_further {
             let _ = files.remove_folder(&self.path.join(BEFORE));
         }
@@ -417,6 +416,12 @@ impl RunFolder {
         Ok(())
     }
 
+    /// Sees that the name of a complete run is on the disk, as well as the disk can.
+    fn sync_name(&self) {
+        let parent = self.path.parent().unwrap_or(Path::new(""));
+        let _ = self.files.sync_folder(parent);
+    }
+
     /// Looks for another place for a complete run.
     fn not_in_place(&self, error: TrainError) -> TrainError {
         let TrainError::File { source, .. } = error else {
@@ -431,7 +436,7 @@ impl RunFolder {
         let mut free = (2..).map(numbered).filter(|path| !path.exists());
         let other = free.next().filter(|_| is_taken);
         let moved = other.filter(|other| self.files.rename(&self.partial, other).is_ok());
-        let _ = (self.files).sync_folder(self.path.parent().unwrap_or(Path::new("")));
+        self.sync_name();
         TrainError::NotInPlace {
             path: self.path.clone(),
             place: moved.unwrap_or_else(|| self.partial.clone()),

@@ -108,31 +108,26 @@ fn no_cut_shows_in_sums() {
         layers[2].linear = layers[1].linear.clone();
         layers
     };
-    let bf16 = PipelineSettings {
-        precision: Precision::Bf16,
-        ..PipelineSettings::default()
-    };
-    let f16 = PipelineSettings {
-        precision: Precision::F16,
-        ..PipelineSettings::default()
+    let in_precision = |precision| PipelineSettings {
+        precision,
+        ..evenly(1)
     };
     let replicas = PipelineSettings {
         replicas: vec![2],
-        ..PipelineSettings::default()
+        ..evenly(1)
     };
     let mut all = HashSet::new();
     for (name, of_pipeline, layers) in [
-        ("plain", PipelineSettings::default(), layers()),
-        ("bf16", bf16, layers()),
-        ("f16", f16, layers()),
+        ("plain", evenly(1), layers()),
+        ("bf16", in_precision(Precision::Bf16), layers()),
+        ("f16", in_precision(Precision::F16), layers()),
         ("replicas", replicas, layers()),
-        ("tied", PipelineSettings::default(), with_one_tensor()),
+        ("tied", evenly(1), with_one_tensor()),
     ] {
         let sums = [1, 2, 4].map(|stages| {
             let path = directory.path().join(format!("{name}-{stages}"));
             let of_pipeline = PipelineSettings {
                 stages,
-                balance: BalanceSetting::Even,
                 ..of_pipeline.clone()
             };
             let folder = RunFolder::create(&path).unwrap();
