@@ -123,16 +123,23 @@ fn with_a_bit_flipped(text: &str) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn a_replay_names_the_pass_in_which_two_runs_part() {
+/// The runs `one` and `two`, of texts of so many words that differ in one bit.
+fn runs_that_part(words: usize, save_every: usize) -> Here {
     let here = Here::new();
-    let text = text_of(3000);
+    let text = text_of(words);
     here.write("one.txt", &text);
     here.write("two.txt", with_a_bit_flipped(&text));
     for name in ["one", "two"] {
         let train = TEXT.replace("TEXT", &format!("{name}.txt"));
+        let train = train.replace("--save-every 5", &format!("--save-every {save_every}"));
         here.succeed(&format!("{train} --checksums --out {name}"));
     }
+    here
+}
+
+#[test]
+fn a_replay_names_the_pass_in_which_two_runs_part() {
+    let here = runs_that_part(3000, 5);
     let said = here.succeed("compare one two --replay");
     // The bit is a character of one sample, whose embedding is the first to differ.
     let step = first_other(&here, "one", "two");
@@ -209,15 +216,7 @@ fn a_replay_names_the_pass_in_which_two_runs_part() {
 #[test]
 #[ignore = "takes half a minute; `.ci/extended` runs it"]
 fn a_flipped_bit_among_a_thousand_steps_is_found() {
-    let here = Here::new();
-    let text = text_of(34_000);
-    here.write("one.txt", &text);
-    here.write("two.txt", with_a_bit_flipped(&text));
-    for name in ["one", "two"] {
-        let train = TEXT.replace("TEXT", &format!("{name}.txt"));
-        let train = train.replace("--save-every 5", "--save-every 100");
-        here.succeed(&format!("{train} --checksums --out {name}"));
-    }
+    let here = runs_that_part(34_000, 100);
     let steps = here.read("one/steps.jsonl").lines().count();
     assert!(steps >= 1000, "{steps}");
     let said = here.succeed("compare one two --replay");
