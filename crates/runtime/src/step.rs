@@ -141,7 +141,7 @@ type Reports<A, R, F> = Sender<(usize, Report<A, R, F>)>;
 ///     CancelHandle, JobContext, JobError, StepOptions, StopHandle, Worker, mailbox, step,
 /// };
 ///
-/// let workers = [Worker::spawn("left", || Ok(()))?, Worker::spawn("right", || Ok(()))?];
+/// let workers = [Worker::spawn("left")?, Worker::spawn("right")?];
 /// let (outbox, mut inbox) = mailbox();
 /// type Job = Box<dyn FnOnce(&mut JobContext<'_, &str>) -> Result<i32, JobError<String>> + Send>;
 /// let jobs: Vec<Job> = vec![

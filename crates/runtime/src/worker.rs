@@ -30,7 +30,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// use std::{sync::mpsc::channel, time::Duration};
 /// use stovepipe_runtime::Worker;
 ///
-/// let worker = Worker::spawn("waiter", || Ok("kept while the thread lives"))?;
+/// let worker = Worker::spawn("waiter")?;
 /// let (open, gate) = channel::<()>();
 /// worker.run(move || drop(gate.recv()));
 /// worker.settle(Some(Duration::from_millis(10)));
@@ -55,28 +55,56 @@ struct Tally {
 }
 
 impl Worker {
-    /// Starts a worker. `set_up` runs on its thread before the first job; its result stays there and
-    /// is dropped after the last job.
+    /// Starts a worker.
     ///
     /// # Errors
     ///
-    /// If the thread cannot be started, or `set_up` fails.
-    pub fn spawn<G>(
+    /// If the thread cannot be started.
+    pub fn spawn(name: &str) -> io::Result<Self> {
+        Self::spawn_in(name, |serve| {
+            serve();
+            Ok(())
+        })
+    }
+
+    /// Starts a worker whose jobs run within `surround`, which gets a function that runs them until the worker is
+    /// dropped, and calls it on the thread that it wants them on.
+    ///
+    /// ```
+    /// use std::sync::mpsc::channel;
+    /// use stovepipe_runtime::Worker;
+    ///
+    /// let (send, said) = channel();
+    /// let own = send.clone();
+    /// let worker = Worker::spawn_in("guarded", move |serve| {
+    ///     serve();
+    ///     own.send("after the last job").map_err(std::io::Error::other)
+    /// })?;
+    /// worker.run(move || drop(send.send("a job")));
+    /// drop(worker);
+    /// assert_eq!(said.iter().collect::<Vec<_>>(), ["a job", "after the last job"]);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot be started, or `surround` fails before the first job.
+    pub fn spawn_in(
         name: &str,
-        set_up: impl FnOnce() -> io::Result<G> + Send + 'static,
+        surround: impl FnOnce(Job) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let (jobs, queue) = queue::<Job>();
         let (ready, started) = crate::queue::queue();
         let tally = Arc::<Mutex<Tally>>::default();
         let own_tally = tally.clone();
         let builder = Builder::new().name(name.to_owned());
-        let thread = builder.spawn(move || match set_up() {
-            Ok(kept) => {
-                let _ = ready.send(Ok(()));
+        let thread = builder.spawn(move || {
+            let is_ready = ready.clone();
+            let serve = move || {
+                let _ = is_ready.send(Ok(()));
                 serve(&queue, &own_tally);
-                drop(kept);
-            }
-            Err(error) => {
+            };
+            if let Err(error) = surround(Box::new(serve)) {
                 let _ = ready.send(Err(error));
             }
         })?;

@@ -119,7 +119,7 @@ impl Post {
         let cancel = move |run, error: ProcessError| cancel.cancel(run, error.into());
         Ok(Self {
             agreement: Agreement::new((comm, CHANNEL), take, cancel).into(),
-            packer: Worker::spawn("packer", || Ok(()))?,
+            packer: Worker::spawn("packer")?,
             state,
         })
     }

@@ -141,7 +141,7 @@ impl TransferThreads {
                 hook: hook.cloned(),
                 current: Mutex::new(None),
             });
-            let worker = Worker::spawn(&format!("transfer-{from}-{to}"), || Ok(()))?;
+            let worker = Worker::spawn(&format!("transfer-{from}-{to}"))?;
             let thread = TransferThread {
                 worker,
                 devices: pair,

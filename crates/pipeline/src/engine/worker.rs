@@ -1,8 +1,8 @@
 //! A worker's thread, with its own CPU pool.
 //!
 //! Burn locks an autodiff graph as a whole, keeps running statistics per thread, and runs CPU kernels in the
-//! pool of the calling thread. So the worker's thread is a member of its pool (`use_current_thread`), and
-//! jobs run on that thread alone; only kernels use the whole pool.
+//! pool of the calling thread. So the worker's thread is the first of its pool, and jobs run on that thread
+//! alone; only kernels use the whole pool.
 //!
 //! On a GPU, a thread is also a stream: CubeCL 0.11 numbers streams by thread (`StreamId::current`), up to
 //! 128 per device (`streaming.max_streams`). On CUDA each is a stream of the driver, so workers on one card
@@ -11,11 +11,12 @@
 
 use std::{
     io,
-    thread::{Builder, JoinHandle},
+    sync::{Mutex, PoisonError},
+    thread::Builder,
     time::{Duration, Instant},
 };
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::ThreadPoolBuilder;
 use stovepipe_runtime::JobError;
 pub(crate) use stovepipe_runtime::Worker;
 
@@ -33,7 +34,7 @@ pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Starts a worker whose kernels use `threads` threads, its own among them.
 pub(crate) fn spawn(name: &str, threads: usize) -> io::Result<Worker> {
     let own_name = name.to_owned();
-    Worker::spawn(name, move || Pool::around_this_thread(&own_name, threads))
+    Worker::spawn_in(name, move |serve| serve_in_pool(&own_name, threads, serve))
 }
 
 /// Starts a worker outside of a pipeline.
@@ -67,39 +68,39 @@ pub(crate) fn settle_after<'a>(
     settle(workers, limit);
 }
 
-/// A pool that includes the thread that made it.
-struct Pool {
-    pool: Option<ThreadPool>,
-    helpers: Vec<JoinHandle<()>>,
-}
-
-impl Pool {
-    /// Rayon does not join the threads of a pool, so this spawns and joins them. It never frees a pool that includes
-    /// the thread that made it: some 7 KiB for each worker that there was.
-    fn around_this_thread(name: &str, threads: usize) -> io::Result<Self> {
-        let mut helpers = Vec::new();
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .use_current_thread()
-            .spawn_handler(|thread| {
-                let name = format!("{name}.{}", thread.index());
-                helpers.push(Builder::new().name(name).spawn(move || thread.run())?);
-                Ok(())
-            })
-            .build()
-            .map_err(io::Error::other)?;
-        let pool = Some(pool);
-        Ok(Self { pool, helpers })
+/// Runs `serve` on this thread, as the first of a pool.
+///
+/// Not by Rayon's `use_current_thread`, which never frees the pool: instead, this thread does what a thread of a pool
+/// does, and `serve` is its only job. The pool is told to end at once, which it does after that job; Rayon joins no
+/// threads, so this does.
+fn serve_in_pool(name: &str, threads: usize, serve: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    let (mut own, mut helpers) = (None, Vec::new());
+    let pool = ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .spawn_handler(|thread| {
+            if thread.index() == 0 {
+                own = Some(thread);
+                return Ok(());
+            }
+            let name = format!("{name}.{}", thread.index());
+            helpers.push(Builder::new().name(name).spawn(move || thread.run())?);
+            Ok(())
+        })
+        .build();
+    let serve = Mutex::new(Some(serve));
+    let queued = pool.map_err(io::Error::other).map(|pool| {
+        pool.spawn_broadcast(move |thread| {
+            let take = || serve.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(serve) = (thread.index() == 0).then(take).flatten() {
+                serve();
+            }
+        });
+    });
+    if let (Ok(()), Some(own)) = (&queued, own) {
+        own.run();
     }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.pool = None; // ends the helpers
-        for helper in self.helpers.drain(..) {
-            let _ = helper.join();
-        }
-    }
+    helpers.into_iter().for_each(|helper| drop(helper.join()));
+    queued
 }
 
 #[cfg(test)]

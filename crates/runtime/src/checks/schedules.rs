@@ -8,7 +8,7 @@ use stovepipe_schedule::{Action, Pass, Rule, RuleOptions, Schedule, Scheduler};
 
 use crate::{
     cancel::{CancelHandle, CancelToken},
-    checks::{Count, Gate, panic_quietly},
+    checks::{Count, Gate, panic_quietly, workers::worker},
     mailbox::{Inbox, Outbox, mailbox},
     step::{Cause, Fault, JobContext, JobError, StepOptions, step},
     stop::StopHandle,
@@ -171,10 +171,7 @@ impl Crew {
     pub(super) fn new(given: Given) -> Self {
         let schedule = schedule(given);
         let ended = Count::default();
-        let worker = |_| {
-            let counts = ended.clone();
-            Worker::spawn("worker", move || Ok(counts.on_drop())).expect("the model has threads")
-        };
+        let worker = |_| worker(&ended);
         Self {
             workers: schedule.workers().iter().map(worker).collect(),
             schedule,

@@ -10,9 +10,14 @@ use crate::{
 };
 
 /// A worker that counts when its thread is about to end.
-fn worker(ended: &Count) -> Worker {
-    let counts = ended.clone();
-    Worker::spawn("worker", move || Ok(counts.on_drop())).expect("the model has threads")
+pub(super) fn worker(ended: &Count) -> Worker {
+    let kept = ended.on_drop();
+    let surround = move |serve: Box<dyn FnOnce() + Send>| {
+        serve();
+        drop(kept);
+        Ok(())
+    };
+    Worker::spawn_in("worker", surround).expect("the model has threads")
 }
 
 #[test]
@@ -60,11 +65,12 @@ fn to_drop_a_worker_waits_for_its_job_and_its_thread() {
 #[test]
 fn a_worker_that_cannot_be_set_up_is_an_error() {
     in_all_orders(|| {
-        let no_pool = || Err::<(), _>(io::Error::other("no pool"));
-        let error = Worker::spawn("worker", no_pool).err();
+        let no_pool = Worker::spawn_in("worker", |_| Err(io::Error::other("no pool")));
+        let no_jobs = Worker::spawn_in("worker", |_| Ok(()));
+        let errors = [no_pool, no_jobs].map(|worker| worker.err().map(|error| error.to_string()));
         assert_eq!(
-            error.map(|error| error.to_string()),
-            Some("no pool".to_owned())
+            errors.each_ref().map(Option::as_deref),
+            [Some("no pool"), Some("the thread ended during set-up")]
         );
         // The checker would report a panic of the set-up itself.
     });

@@ -193,7 +193,7 @@ struct Rank {
 
 impl Rank {
     fn new(comm: Arc<Communicator>, faults: &[Fault], limit: Option<Duration>) -> Self {
-        let worker = || Worker::spawn("worker", || Ok(())).unwrap();
+        let worker = || Worker::spawn("worker").unwrap();
         let (mailboxes, cancel) = (Mailboxes::default(), CancelHandle::new());
         let (own, rank) = (mailboxes.clone(), comm.rank());
         let take = move |from: Peer, mut parts: Vec<Vec<u8>>| {
