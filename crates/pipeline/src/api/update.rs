@@ -2,7 +2,11 @@
 
 use std::collections::HashMap;
 
-use burn::optim::GradientsParams;
+use burn::{
+    module::{ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::{ExecutionError, Tensor},
+};
 use crossbeam_channel::unbounded;
 
 use crate::{
@@ -10,7 +14,7 @@ use crate::{
         error::{BoxedError, StepError},
         pipeline::Pipeline,
     },
-    engine::{core::Engine, panic::caught, worker},
+    engine::{core::Engine, panic::caught, values::wait_for, worker},
     model::{layer::Layer, parameters::move_gradients},
 };
 
@@ -120,6 +124,36 @@ impl<L: Layer> Pipeline<L> {
         found.collect()
     }
 
+    /// Waits until the devices of this process have the newest parameters. An update only launches work on a GPU; to
+    /// read parameters without this has no time limit.
+    ///
+    /// ```
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::Pipeline;
+    ///
+    /// let pipeline = Pipeline::builder(Dense::layers(&[3, 4, 2]))
+    ///     .devices([Device::flex(), Device::flex()])
+    ///     .build()?;
+    /// pipeline.sync()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If a worker is stuck in an earlier step, a device fails, or takes longer than the
+    /// [limit](crate::PipelineBuilder::stall_timeout).
+    pub fn sync(&self) -> Result<(), StepError> {
+        let stages = vec![(); self.stages().len()];
+        let wait = |layers: &[L], ()| {
+            // Those of a stage are updated one after the other.
+            let mut last = Last(None);
+            layers.iter().for_each(|layer| layer.visit(&mut last));
+            Ok(last.0.map_or(Ok(()), |wait| wait())?)
+        };
+        self.read_stages(stages, wait).map(drop)
+    }
+
     /// Splits gradients into one container per stage.
     #[must_use]
     pub fn split_gradients(&self, mut gradients: GradientsParams) -> Vec<GradientsParams> {
@@ -129,6 +163,18 @@ impl<L: Layer> Pipeline<L> {
             own
         };
         self.stage_layers().map(of_stage).collect()
+    }
+}
+
+/// Waits for the last parameter that is trained.
+struct Last(Option<Box<dyn FnOnce() -> Result<(), ExecutionError>>>);
+
+impl ModuleVisitor for Last {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() && param.shape().num_elements() > 0 {
+            let param = param.clone();
+            self.0 = Some(Box::new(move || wait_for(param.val().detach())));
+        }
     }
 }
 

@@ -197,7 +197,9 @@ pub(crate) fn wait<F: Flow>(flow: &F) -> Result<(), ExecutionError> {
 
 /// Reads an element. Asking for it is not enough: bytes of a GPU come when somebody looks at them, and panic if they
 /// do not.
-fn wait_for<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<(), ExecutionError> {
+pub(crate) fn wait_for<const D: usize, K: Basic>(
+    tensor: Tensor<D, K>,
+) -> Result<(), ExecutionError> {
     if tensor.shape().num_elements() == 0 {
         return Ok(());
     }

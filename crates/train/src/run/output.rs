@@ -11,7 +11,7 @@ use super::{
     epoch::Trained,
     folder::{METRICS, RunFolder, STEPS},
     progress::Progress,
-    saving::{Saved, Saving, wait_for_update},
+    saving::{Saved, Saving},
     summary::{BestEpoch, EpochMetrics, LossScale, StepMetrics, Summary, Tested, stage_summaries},
     trainer::Trainer,
 };
@@ -53,7 +53,7 @@ impl<L: Layer, O> Trainer<L, O> {
         processes.first(|| folder.check())?;
         let is_new = !processes.of_first(checkpoints.has(&state))?;
         if is_new {
-            processes.agree(wait_for_update(&self.pipeline).map_err(TrainError::from))?;
+            processes.agree(self.pipeline.sync().map_err(TrainError::from))?;
         }
         let copied = if is_new {
             let (free, held) = (free_memory(), self.largest_copy);

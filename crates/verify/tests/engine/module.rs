@@ -1,8 +1,9 @@
 //! The pipeline as a Burn module.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use burn::{
+    module::ParamId,
     optim::ModuleOptimizer,
     store::{ModuleSnapshot, SafetensorsStore},
 };
@@ -136,4 +137,52 @@ fn a_change_that_hangs_or_has_no_memory_is_an_error() {
     let inferred = hangs.infer(vectors(2, 2));
     assert!(matches!(inferred, Err(StepError::Stuck { worker: 0 })));
     drop(open);
+}
+
+#[derive(Module, Debug)]
+struct Scale {
+    by: Param<Tensor<1>>,
+}
+
+#[layer]
+impl Scale {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        x * self.by.val().unsqueeze()
+    }
+}
+
+/// The factor comes from `compute`, when somebody wants it.
+fn scale(compute: fn() -> f32) -> Scale {
+    let factor = move |device: &Device, _| Tensor::from_floats([compute()], device);
+    let (id, device) = (ParamId::new(), Device::flex());
+    let by = Param::uninitialized(id, factor, device, true, [1].into());
+    Scale { by }
+}
+
+#[test]
+fn an_update_that_fails_or_hangs_is_an_error_of_sync() {
+    let waited = |compute: fn() -> f32| {
+        let layers = vec![scale(|| 1.0), scale(|| 1.0)];
+        let builder = Pipeline::builder(layers).devices(vec![Device::flex(); 2]);
+        let limit = Some(Duration::from_secs(2));
+        let mut pipeline = builder.stall_timeout(limit).build().unwrap();
+        let update = move |stage, _, ()| {
+            let updated = [scale(|| 2.0), scale(compute)];
+            Ok((updated.into_iter().skip(stage).take(1).collect(), ()))
+        };
+        pipeline.change_stages(vec![(); 2], update).unwrap();
+        pipeline.sync().map_err(|error| error.to_string())
+    };
+    assert_eq!(waited(|| 3.0), Ok(()));
+    let failed = waited(|| panic!("the device is lost")).unwrap_err();
+    assert_contains(&failed, "stage 1");
+    assert_contains(&failed, "the device is lost");
+    let hung = waited(|| {
+        loop {
+            thread::park();
+        }
+    });
+    let hung = hung.unwrap_err();
+    assert_contains(&hung, "stage 1");
+    assert_contains(&hung, "no answer for 2.0 s");
 }
