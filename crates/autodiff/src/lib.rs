@@ -6,11 +6,13 @@
 //! - [`seed`]: a backward pass that starts from a given gradient.
 //! - [`SharedLeaves`]: leaves that many graphs may use without becoming one.
 //! - [`at_least_f32`]: f32 for sums that need it.
+//! - [`arange`]: whole numbers, made on the host.
 //!
 //! | feature | what it adds |
 //! |---|---|
 //! | `cube` | the same for the backends of CubeCL: CUDA, ROCm, Vulkan, WebGPU, Metal |
 
+mod arange;
 mod defer;
 mod dispatch;
 mod kernel;
@@ -20,6 +22,7 @@ mod operation;
 mod precision;
 mod seed;
 
+pub use arange::arange;
 pub use defer::{Deferred, Parameters, WeightGradients, defer};
 // For a test of the engine whose kernel fails on purpose.
 #[doc(hidden)]

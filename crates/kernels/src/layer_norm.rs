@@ -1,12 +1,13 @@
 //! Layer normalization in one pass over memory, forward and backward.
 
-use burn::tensor::{Tensor, module};
+use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 use stovepipe_autodiff::{Kernel, Operand, at_least_f32, contiguous, tensor, values};
 
 use crate::{
+    everywhere::normalize,
     planes::{in_shares, joined_pairs, vectorised},
-    rows::{ROWS, folded, sum_of, sum_of_pairs, width},
+    rows::{ROWS, folded, on_cpu_in_f32, sum_of, sum_of_pairs, width},
 };
 
 /// (x − mean) / √(variance + ε) · γ + β, with the mean and variance of each row of `x` `[…, d]`, and γ
@@ -33,11 +34,9 @@ pub fn layer_norm<const D: usize>(
     beta: Tensor<1>,
     epsilon: f64,
 ) -> Tensor<D> {
-    let dtype = x.dtype();
-    let (x, [gamma, beta]) = (at_least_f32(x), [gamma, beta].map(at_least_f32));
-    by_kernel(&x, &gamma, &beta, epsilon)
-        .unwrap_or_else(|| module::layer_norm(x, gamma, Some(beta), epsilon))
-        .cast(dtype)
+    let [gamma, beta] = [gamma, beta].map(at_least_f32);
+    let found = on_cpu_in_f32(&x, |x| by_kernel(x, &gamma, &beta, epsilon));
+    found.unwrap_or_else(|| normalize(x, gamma, Some(beta), epsilon))
 }
 
 fn by_kernel<const D: usize>(

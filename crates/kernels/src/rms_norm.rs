@@ -5,8 +5,9 @@ use burn_flex::FlexTensor;
 use stovepipe_autodiff::{Kernel, Operand, at_least_f32, contiguous, tensor, values};
 
 use crate::{
+    everywhere::normalize,
     planes::{in_shares, joined_pairs, vectorised},
-    rows::{ROWS, folded, sum_of, sum_of_pairs, width},
+    rows::{ROWS, folded, on_cpu_in_f32, sum_of, sum_of_pairs, width},
 };
 
 /// x / √(mean of x² + ε) · γ, with the mean of each row of `x` `[…, d]`, and γ of `[d]` (Zhang and
@@ -28,14 +29,9 @@ use crate::{
 /// Like Burn, if the sizes do not fit.
 #[must_use]
 pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> Tensor<D> {
-    let dtype = x.dtype();
-    let (x, gamma) = (at_least_f32(x), at_least_f32(gamma));
-    by_kernel(&x, &gamma, epsilon)
-        .unwrap_or_else(|| {
-            let squares = x.clone().square().mean_dim(D - 1);
-            x / (squares + epsilon).sqrt() * gamma.unsqueeze()
-        })
-        .cast(dtype)
+    let gamma = at_least_f32(gamma);
+    let found = on_cpu_in_f32(&x, |x| by_kernel(x, &gamma, epsilon));
+    found.unwrap_or_else(|| normalize(x, gamma, None, epsilon))
 }
 
 fn by_kernel<const D: usize>(x: &Tensor<D>, gamma: &Tensor<1>, epsilon: f64) -> Option<Tensor<D>> {

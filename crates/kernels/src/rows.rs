@@ -1,13 +1,24 @@
 //! Tensors of any rank as rows of values.
 
+use burn::tensor::{Device, Tensor};
 use burn_flex::FlexTensor;
-use stovepipe_autodiff::values;
+use stovepipe_autodiff::{at_least_f32, values};
 
 use crate::planes::in_parts;
 
 /// Rows in a block. The sum of a block is computed first, then the sum of all blocks: the order of
 /// additions does not depend on the number of threads.
 pub(crate) const ROWS: usize = 128;
+
+/// On the CPU, what `kernel` makes of `x` in f32 or a wider type, rounded to the type of `x`.
+pub(crate) fn on_cpu_in_f32<const D: usize>(
+    x: &Tensor<D>,
+    kernel: impl FnOnce(&Tensor<D>) -> Option<Tensor<D>>,
+) -> Option<Tensor<D>> {
+    let is_on_cpu = x.device().inner() == Device::flex();
+    let found = is_on_cpu.then(|| kernel(&at_least_f32(x.clone())));
+    Some(found.flatten()?.cast(x.dtype()))
+}
 
 /// The length of a row: of a tensor's last dimension.
 pub(crate) fn width(tensor: &FlexTensor) -> usize {

@@ -1,4 +1,4 @@
-//! Attention in blocks of rows: neither pass holds all scores.
+//! Attention in groups of samples, or in blocks of rows: neither pass holds all scores.
 //!
 //! Burn's own attention is no choice: it has no gradient and no dropout, and where a GPU's tuning
 //! prefers it, it stores all scores, too.
@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use burn::{
     backend::DispatchTensor,
-    tensor::{Bool, Tensor, activation::softmax, s},
+    tensor::{Bool, Device, Tensor, activation::softmax, s},
 };
-use stovepipe_autodiff::{Operation, at_least_f32};
+use stovepipe_autodiff::{Operation, arange, at_least_f32};
 
 use crate::heads::Heads;
 
@@ -56,51 +56,64 @@ impl Operation<1> for Attention {
         gradient: DispatchTensor,
         _: [bool; 1],
     ) -> [Option<DispatchTensor>; 1] {
-        let [q, k, v] = self.split(Tensor::from_dispatch(projected));
-        let gradient = by_heads(Tensor::from_dispatch(gradient), self.heads.count);
-        let (dtype, scale) = (q.dtype(), self.scale(&q));
-        let mut of_q = Vec::new();
-        let (mut of_k, mut of_v) = (k.zeros_like(), v.zeros_like());
-        for rows in self.blocks(&q) {
-            let seen = self.seen(&rows, &q);
-            let [k, v] = [&k, &v].map(|all| all.clone().slice(s![.., .., ..seen, ..]));
-            let [q, gradient] =
-                [&q, &gradient].map(|all| all.clone().slice(s![.., .., rows.clone(), ..]));
-            let shares = self.shares(q.clone(), k.clone(), &rows);
-            let kept = self.thinned(shares.clone(), &rows).cast(dtype);
-            let part = kept.swap_dims(2, 3).matmul(gradient.clone());
-            of_v = of_v.clone().slice_assign(
-                s![.., .., ..seen, ..],
-                of_v.slice(s![.., .., ..seen, ..]) + part,
-            );
-            let of_shares = self.thinned(at_least_f32(gradient.matmul(v.swap_dims(2, 3))), &rows);
-            let along = (of_shares.clone() * shares.clone()).sum_dim(3);
-            let of_scores = (shares * (of_shares - along)).cast(dtype).mul_scalar(scale);
-            of_q.push(of_scores.clone().matmul(k));
-            let part = of_scores.swap_dims(2, 3).matmul(q);
-            of_k = of_k.clone().slice_assign(
-                s![.., .., ..seen, ..],
-                of_k.slice(s![.., .., ..seen, ..]) + part,
-            );
-        }
-        let [of_k, of_v] = [of_k, of_v].map(|of_all| self.added_up(of_all));
-        let parts = [Tensor::cat(of_q, 2), of_k, of_v].map(joined);
-        [Some(Tensor::cat(parts.to_vec(), 2).into_dispatch())]
+        let (projected, gradient) = (
+            Tensor::from_dispatch(projected),
+            Tensor::from_dispatch(gradient),
+        );
+        let found = self.groups(&projected).map(|samples| {
+            let [projected, gradient] = [&projected, &gradient].map(|all| part(all, 0, &samples));
+            self.of_samples(&samples).gradient(projected, gradient)
+        });
+        [Some(cat(found.collect(), 0).into_dispatch())]
     }
 }
 
 impl Attention {
     fn output(&self, projected: Tensor<3>) -> Tensor<3> {
+        let found = self.groups(&projected).map(|samples| {
+            let own = self.of_samples(&samples);
+            own.output_of_group(part(&projected, 0, &samples))
+        });
+        cat(found.collect(), 0)
+    }
+
+    fn gradient(&self, projected: Tensor<3>, gradient: Tensor<3>) -> Tensor<3> {
+        let [q, k, v] = self.split(projected);
+        let gradient = by_heads(gradient, self.heads.count);
+        let (dtype, scale) = (q.dtype(), self.scale(&q));
+        let (mut of_q, mut of_k, mut of_v) = (Vec::new(), None, None);
+        for rows in self.blocks(&q) {
+            let seen = 0..self.seen(&rows, &q);
+            let [seen_k, seen_v] = [&k, &v].map(|all| part(all, 2, &seen));
+            let [q, gradient] = [&q, &gradient].map(|all| part(all, 2, &rows));
+            let shares = self.shares(q.clone(), seen_k.clone(), &rows);
+            let kept = self.thinned(shares.clone(), &rows).cast(dtype);
+            let own = kept.swap_dims(2, 3).matmul(gradient.clone());
+            of_v = Some(added(of_v, own, &v));
+            let of_kept = at_least_f32(gradient.matmul(seen_v.swap_dims(2, 3)));
+            let of_shares = self.thinned(of_kept, &rows);
+            let along = (of_shares.clone() * shares.clone()).sum_dim(3);
+            let of_scores = (shares * (of_shares - along)).cast(dtype).mul_scalar(scale);
+            of_q.push(of_scores.clone().matmul(seen_k));
+            let own = of_scores.swap_dims(2, 3).matmul(q);
+            of_k = Some(added(of_k, own, &k));
+        }
+        let of_all = |sum: Option<Tensor<4>>| self.added_up(sum.unwrap_or_else(|| k.zeros_like()));
+        let parts = [cat(of_q, 2), of_all(of_k), of_all(of_v)].map(joined);
+        Tensor::cat(parts.to_vec(), 2)
+    }
+
+    fn output_of_group(&self, projected: Tensor<3>) -> Tensor<3> {
         let [q, k, v] = self.split(projected);
         let blocks = self.blocks(&q).map(|rows| {
-            let seen = self.seen(&rows, &q);
-            let [k, v] = [&k, &v].map(|all| all.clone().slice(s![.., .., ..seen, ..]));
-            let q = q.clone().slice(s![.., .., rows.clone(), ..]);
+            let seen = 0..self.seen(&rows, &q);
+            let [k, v] = [&k, &v].map(|all| part(all, 2, &seen));
+            let q = part(&q, 2, &rows);
             let dtype = q.dtype();
             let shares = self.thinned(self.shares(q, k, &rows), &rows);
             shares.cast(dtype).matmul(v)
         });
-        joined(Tensor::cat(blocks.collect(), 2))
+        joined(cat(blocks.collect(), 2))
     }
 
     /// Queries, keys and values, each `[n, heads, length, width of a head]`.
@@ -145,12 +158,28 @@ impl Attention {
         self.heads.scale(q.dims()[3])
     }
 
+    /// Samples whose scores fit, or one.
+    fn groups(&self, projected: &Tensor<3>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let [samples, length, _] = projected.dims();
+        in_parts(
+            samples,
+            self.most / (self.heads.count * length * length).max(1),
+        )
+    }
+
+    /// The same for these samples.
+    fn of_samples(&self, samples: &Range<usize>) -> Self {
+        let kept = self.kept.as_ref().map(|kept| part(kept, 0, samples));
+        Self {
+            kept,
+            ..self.clone()
+        }
+    }
+
+    /// Rows whose scores fit, or one: all of a group that has several samples.
     fn blocks(&self, q: &Tensor<4>) -> impl Iterator<Item = Range<usize>> + use<> {
         let [samples, count, length, _] = q.dims();
-        let rows = (self.most / (samples * count * length).max(1)).clamp(1, length.max(1));
-        (0..length)
-            .step_by(rows)
-            .map(move |first| first..(first + rows).min(length))
+        in_parts(length, self.most / (samples * count * length).max(1))
     }
 
     /// How many positions a block of rows sees.
@@ -167,8 +196,7 @@ impl Attention {
         let scale = self.scale(&q);
         let mut scores = q.matmul(k.swap_dims(2, 3)).mul_scalar(scale);
         if self.heads.causal {
-            let shape = [rows.len(), rows.end];
-            let later = Tensor::<2, Bool>::tril_mask(shape, rows.start as i64, &scores.device());
+            let later = later(rows, &scores.device());
             scores = scores.mask_fill(later.unsqueeze(), f32::NEG_INFINITY);
         }
         softmax(at_least_f32(scores), 3)
@@ -179,15 +207,59 @@ impl Attention {
         let Some(kept) = &self.kept else {
             return shares;
         };
-        let kept = kept
-            .clone()
-            .slice(s![.., .., rows.clone(), ..shares.dims()[3]]);
+        let kept = part(&part(kept, 2, rows), 3, &(0..shares.dims()[3]));
         let kept = kept.cast(shares.dtype());
         match shares.is_autodiff() {
             true => shares * kept.autodiff(),
             false => shares * kept,
         }
     }
+}
+
+/// Ranges of `most` of so many, and the rest.
+fn in_parts(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let most = most.clamp(1, count.max(1));
+    (0..count.max(1))
+        .step_by(most)
+        .map(move |first| first..(first + most).min(count))
+}
+
+/// A range of a dimension. Burn copies the whole, too.
+fn part<const D: usize>(all: &Tensor<D>, dim: usize, range: &Range<usize>) -> Tensor<D> {
+    match range.len() == all.dims()[dim] {
+        true => all.clone(),
+        false => all.clone().narrow(dim, range.start, range.len()),
+    }
+}
+
+/// Burn copies a single tensor, too.
+fn cat<const D: usize>(mut parts: Vec<Tensor<D>>, dim: usize) -> Tensor<D> {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => Tensor::cat(parts, dim),
+    }
+}
+
+/// Adds the gradient of the first positions of `all`, or of all of them.
+fn added(sum: Option<Tensor<4>>, own: Tensor<4>, all: &Tensor<4>) -> Tensor<4> {
+    match (sum, own.dims() == all.dims()) {
+        (None, true) => own,
+        (Some(sum), true) => sum + own,
+        (sum, false) => {
+            let first = s![.., .., ..own.dims()[2], ..];
+            let sum = sum.unwrap_or_else(|| all.zeros_like());
+            sum.clone()
+                .slice_assign(first.clone(), sum.slice(first) + own)
+        }
+    }
+}
+
+/// For each of these rows, which positions up to their end come after it.
+fn later(rows: &Range<usize>, device: &Device) -> Tensor<2, Bool> {
+    let all = |range: Range<usize>| arange(range.start as i64..range.end as i64, device);
+    let shape = [rows.len(), rows.end];
+    let position = all(0..rows.end).unsqueeze_dim::<2>(0).expand(shape);
+    position.greater(all(rows.clone()).unsqueeze_dim::<2>(1).expand(shape))
 }
 
 /// `[n, length, heads · width]` to `[n, heads, length, width]`.
@@ -210,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// Blocks of one row, of some, and the last one smaller, next to all rows at once.
+    /// Blocks of one row, of some, and the last one smaller, and samples by themselves, next to all at once.
     #[test]
     fn blocks_change_nothing_but_the_rounding() {
         let device = Device::flex();
@@ -223,16 +295,16 @@ mod tests {
                 let shape = [samples, 3, length, length];
                 Tensor::<4>::random(shape, Distribution::Bernoulli(0.8), &device)
             });
-            let run = |rows: usize| {
+            let run = |most: usize| {
                 let x = projected.clone().autodiff().require_grad();
-                let most = rows * samples * 3 * length;
                 let y = in_blocks(x.clone(), heads, kept.clone(), most);
                 let gradients = (y.clone() * slopes.clone().autodiff()).sum().backward();
                 [y.inner(), x.grad(&gradients).unwrap()].map(Tensor::into_data)
             };
-            let all = run(length);
-            for rows in [1, 2, 3, 6] {
-                for (found, expected) in run(rows).iter().zip(&all) {
+            let all = run(samples * 3 * length * length);
+            // Rows of a sample, and a sample.
+            for rows in [1, 2, 3, 6, length] {
+                for (found, expected) in run(rows * 3 * length).iter().zip(&all) {
                     found.assert_approx_eq::<f32>(expected, Tolerance::rel_abs(1e-5, 1e-6));
                 }
             }
@@ -241,17 +313,23 @@ mod tests {
 
     #[test]
     fn no_block_has_more_scores_than_fit() {
-        let rows = |shape: [usize; 4], most| {
-            let (heads, kept) = (Heads::new(shape[1], false), None);
-            let attention = Attention { heads, kept, most };
-            let q = Tensor::zeros(shape, &Device::flex());
-            attention
-                .blocks(&q)
-                .map(|rows| rows.len())
-                .collect::<Vec<_>>()
+        let sizes = |parts: &mut dyn Iterator<Item = Range<usize>>| -> Vec<usize> {
+            parts.map(|range| range.len()).collect()
         };
-        assert_eq!(rows([2, 3, 7, 4], 2 * 3 * 7 * 3), [3, 3, 1]);
-        assert_eq!(rows([2, 3, 7, 4], 2 * 3 * 7 * 7), [7]);
-        assert_eq!(rows([2, 3, 4, 4], 1), [1, 1, 1, 1]); // a row at least
+        let of = |samples, length, most| {
+            let (heads, kept) = (Heads::new(3, false), None);
+            let attention = Attention { heads, kept, most };
+            let projected = Tensor::zeros([samples, length, 9], &Device::flex());
+            let first = part(&projected, 0, &attention.groups(&projected).next().unwrap());
+            let [q, ..] = attention.split(first);
+            [
+                sizes(&mut attention.groups(&projected)),
+                sizes(&mut attention.blocks(&q)),
+            ]
+        };
+        assert_eq!(of(5, 7, 2 * 3 * 7 * 7), [vec![2, 2, 1], vec![7]]);
+        assert_eq!(of(5, 7, 5 * 3 * 7 * 7), [vec![5], vec![7]]);
+        assert_eq!(of(2, 7, 3 * 7 * 3), [vec![1, 1], vec![3, 3, 1]]);
+        assert_eq!(of(2, 4, 1), [vec![1, 1], vec![1; 4]]); // a row at least
     }
 }

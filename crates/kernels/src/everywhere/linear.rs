@@ -6,6 +6,8 @@ use burn::{
 };
 use stovepipe_autodiff::Operation;
 
+use crate::everywhere::sums::sum_of_rows;
+
 /// x · weight + bias; `weight` is `[in, out]`, or `[out, in]` if it has a row for each output.
 pub(crate) fn linear<const D: usize>(
     x: Tensor<D>,
@@ -65,7 +67,7 @@ impl<const D: usize, const N: usize> Operation<N> for Linear<D> {
                 (0, false) => Dispatch::linear_x_backward(weight.clone(), gradient),
                 (1, true) => Dispatch::linear_weight_backward(gradient, x.clone()),
                 (1, false) => Dispatch::linear_weight_backward(x.clone(), gradient),
-                _ => Dispatch::linear_bias_backward(gradient),
+                _ => sum_of_rows(Tensor::<D>::from_dispatch(gradient)).into_dispatch(),
             })
         })
     }

@@ -4,10 +4,13 @@ use burn::{
     backend::DispatchTensor,
     tensor::{Bool, DType, FloatDType, Int, Tensor, activation::log_softmax},
 };
-use stovepipe_autodiff::Operation;
+use stovepipe_autodiff::{Operation, arange};
 
 /// Bytes of logits in memory at once.
 const LOGITS: usize = 16 << 20;
+
+/// Blocks have a multiple of so many rows: odd sizes do not suit a GPU's products.
+const ALIGNED: usize = 32;
 
 /// The rows of a block.
 pub(crate) fn rows_at_once(classes: usize) -> usize {
@@ -42,7 +45,8 @@ pub(crate) fn linear_cross_entropy(
                 table
             };
             let table = table.cast(FloatDType::from(x.dtype()));
-            entropy.losses(&x, &table, 0, x.dims()[0])
+            let [rows, classes] = [x.dims()[0], table.dims()[0]];
+            entropy.losses(&x, &table, (0, rows), &places(classes, &entropy.target))
         },
         Tensor::from_dispatch,
     )
@@ -55,14 +59,17 @@ struct Entropy {
     ignored: Option<i64>,
 }
 
+/// The first of some rows, and how many.
+type Rows = (usize, usize);
+
 impl Entropy {
-    fn logits(&self, x: &Tensor<2>, table: &Tensor<2>, start: usize, count: usize) -> Tensor<2> {
+    fn logits(&self, x: &Tensor<2>, table: &Tensor<2>, (start, count): Rows) -> Tensor<2> {
         let rows = x.clone().narrow(0, start, count);
         rows.matmul(table.clone().transpose()).cast(wide(x.dtype()))
     }
 
     /// The classes of some rows, and which of these rows do not count.
-    fn targets(&self, start: usize, count: usize) -> (Tensor<2, Int>, Option<Tensor<2, Bool>>) {
+    fn targets(&self, (start, count): Rows) -> (Tensor<2, Int>, Option<Tensor<2, Bool>>) {
         let target = self
             .target
             .clone()
@@ -76,13 +83,19 @@ impl Entropy {
     }
 
     /// The sum of some rows' losses, and how many of them are right.
-    fn losses(&self, x: &Tensor<2>, table: &Tensor<2>, start: usize, count: usize) -> Tensor<1> {
-        let logits = log_softmax(self.logits(x, table, start, count), 1);
+    fn losses(
+        &self,
+        x: &Tensor<2>,
+        table: &Tensor<2>,
+        block: Rows,
+        places: &Tensor<2, Int>,
+    ) -> Tensor<1> {
+        let logits = log_softmax(self.logits(x, table, block), 1);
         let shape @ [_, classes] = logits.dims();
-        let (target, ignored) = self.targets(start, count);
+        let (target, ignored) = self.targets(block);
         let own = logits.clone().gather(1, target.clone());
         let all_own = own.clone().expand(shape);
-        let is_before = places(shape, &target).lower(target.expand(shape));
+        let is_before = places.clone().expand(shape).lower(target.expand(shape));
         let is_equal = logits.clone().equal(all_own.clone()).bool_and(is_before);
         let is_larger = logits.clone().greater(all_own).bool_or(is_equal);
         let rank = is_larger.int().sum_dim(1);
@@ -114,12 +127,22 @@ impl Entropy {
     }
 
     /// The gradient of some rows' logits.
-    fn of_logits(&self, x: &Tensor<2>, table: &Tensor<2>, start: usize, count: usize) -> Tensor<2> {
-        let share = log_softmax(self.logits(x, table, start, count), 1).exp();
+    fn of_logits(
+        &self,
+        x: &Tensor<2>,
+        table: &Tensor<2>,
+        block: Rows,
+        places: &Tensor<2, Int>,
+    ) -> Tensor<2> {
+        let share = log_softmax(self.logits(x, table, block), 1).exp();
         let shape @ [_, classes] = share.dims();
-        let (target, ignored) = self.targets(start, count);
+        let (target, ignored) = self.targets(block);
         let share = share.sub_scalar(self.smoothing / classes as f64);
-        let is_target = places(shape, &target).equal(target.expand(shape)).float();
+        let is_target = places
+            .clone()
+            .expand(shape)
+            .equal(target.expand(shape))
+            .float();
         let is_target = is_target.cast(FloatDType::from(share.dtype()));
         let gradient = share + is_target.mul_scalar(self.smoothing - 1.0);
         match ignored {
@@ -128,9 +151,14 @@ impl Entropy {
         }
     }
 
-    /// Blocks of rows: the first of each, and how many.
-    fn blocks([rows, classes]: [usize; 2]) -> impl Iterator<Item = (usize, usize)> {
+    /// Blocks of rows.
+    fn blocks([rows, classes]: [usize; 2]) -> impl Iterator<Item = Rows> {
         let most = rows_at_once(classes);
+        let most = if most > ALIGNED {
+            most - most % ALIGNED
+        } else {
+            most
+        };
         (0..rows)
             .step_by(most)
             .map(move |start| (start, most.min(rows - start)))
@@ -138,8 +166,10 @@ impl Entropy {
 
     fn forward(&self, x: &Tensor<2>, table: &Tensor<2>) -> DispatchTensor {
         let table = &table.clone().cast(FloatDType::from(x.dtype()));
-        let blocks = Self::blocks([x.dims()[0], table.dims()[0]]);
-        let losses = blocks.map(|(start, count)| self.losses(x, table, start, count));
+        let [rows, classes] = [x.dims()[0], table.dims()[0]];
+        let places = places(classes, &self.target);
+        let blocks = Self::blocks([rows, classes]);
+        let losses = blocks.map(|block| self.losses(x, table, block, &places));
         let sum = losses.reduce(|sum, next| sum + next);
         let none = || Tensor::zeros([3], (&x.device(), wide(x.dtype()).into()));
         sum.unwrap_or_else(none).into_dispatch()
@@ -158,8 +188,10 @@ impl Entropy {
             (FloatDType::from(x.dtype()), FloatDType::from(table.dtype()));
         let table = table.cast(of_type);
         let (mut of_x, mut of_table) = (Vec::new(), None::<Tensor<2>>);
-        for (start, count) in Self::blocks([x.dims()[0], table.dims()[0]]) {
-            let of_logits = self.of_logits(&x, &table, start, count) * gradient.clone();
+        let [rows, classes] = [x.dims()[0], table.dims()[0]];
+        let places = places(classes, &self.target);
+        for block @ (start, count) in Self::blocks([rows, classes]) {
+            let of_logits = self.of_logits(&x, &table, block, &places) * gradient.clone();
             let of_logits = of_logits.cast(of_type);
             if needs_table {
                 let rows = x.clone().narrow(0, start, count);
@@ -185,10 +217,9 @@ impl Entropy {
     }
 }
 
-/// The class of each logit, on the device of the targets.
-fn places(shape: [usize; 2], target: &Tensor<2, Int>) -> Tensor<2, Int> {
-    let places = Tensor::<1, Int>::arange(0..shape[1] as i64, &target.device());
-    places.unsqueeze_dim::<2>(0).expand(shape)
+/// The classes `[1, classes]`, on the device of the targets.
+fn places(classes: usize, target: &Tensor<1, Int>) -> Tensor<2, Int> {
+    arange(0..classes as i64, &target.device()).unsqueeze_dim(0)
 }
 
 /// The type of losses.

@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 use burn::tensor::{Bool, Int, Tensor, activation::log_softmax};
+use stovepipe_autodiff::arange;
 
 use crate::{api::objective::Objective, model::flow::Flow};
 
@@ -233,7 +234,7 @@ fn right_answers(
     let own = logits.clone().gather(1, target.clone());
     let higher = logits.clone().greater(own.clone().expand(shape));
     let equal = logits.equal(own.clone().expand(shape));
-    let places = Tensor::<1, Int>::arange(0..classes as i64, &target.device());
+    let places = arange(0..classes as i64, &target.device());
     let places = places.unsqueeze_dim::<2>(0).expand(shape);
     let before = places.lower(target.expand(shape));
     let rank = higher.bool_or(equal.bool_and(before)).int().sum_dim(1);

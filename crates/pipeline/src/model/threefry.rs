@@ -5,6 +5,7 @@
 
 use burn::tensor::{Device, Int, IntDType, Tensor};
 use pulp::{Arch, Scalar, Simd, WithSimd};
+use stovepipe_autodiff::arange;
 
 pub(crate) type Key = [u32; 2];
 
@@ -176,7 +177,7 @@ pub(crate) fn tensors(
     device: &Device,
 ) -> [Tensor<2, Int>; 2] {
     let count = |from: i64, length: usize| {
-        let numbers = Tensor::<1, Int>::arange(from..from + length as i64, device);
+        let numbers = arange(from..from + length as i64, device);
         numbers.cast(IntDType::U32)
     };
     let of_row = count(first.into(), rows).reshape([rows, 1]);
