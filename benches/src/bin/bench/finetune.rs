@@ -2,17 +2,15 @@
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench finetune --python PATH`
 
-use std::{env, io, process::Command};
+use std::{env, io, process::Command, time::Instant};
 
-use burn::{
-    optim::AdamWConfig,
-    tensor::{Device, Int, Tensor, TensorData},
-};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::{NamedDevice, Recompute, count_parameters, device::device_facts},
     prelude::*,
+    train::{TrainSettings, optimizer::StagedOptimizer},
 };
 use stovepipe_benches::{
     Failure,
@@ -281,23 +279,23 @@ fn serve(job: &Job) -> Result<(), Failure> {
         false => Pipeline::builder(layers).devices([device.clone()]),
     };
     let builder = builder.recompute(Recompute::Never);
-    let mut pipeline = Some(builder.micro_batches(8).build()?);
-    let mut optimizer = AdamWConfig::new()
-        .with_weight_decay(0.01)
-        .with_epsilon(1e-8)
-        .init();
+    let mut pipeline = builder.micro_batches(8).build()?;
+    let settings = TrainSettings {
+        clip: 0.0, // as the other side
+        ..TrainSettings::default()
+    };
+    let mut optimizer = StagedOptimizer::new(&settings, pipeline.stage_layers().count());
     let objective = CrossEntropy::new().ignoring(-1);
     for line in io::stdin().lines() {
         line?;
-        let own = pipeline.take().ok_or("an earlier step failed")?;
-        let (seconds, trained) = time(|| -> Result<_, Failure> {
-            let step = own.train_step(batch(job), &objective)?;
-            let trained = optimizer.step(1e-6, own, step.gradients);
-            device.device.sync()?;
-            Ok((step.loss, trained))
+        let (seconds, loss) = time(|| -> Result<_, Failure> {
+            let began = Instant::now();
+            let step = pipeline.train_step(batch(job), &objective)?;
+            optimizer.step(1e-6, &mut pipeline, step.gradients, began)?;
+            pipeline.sync()?;
+            Ok(step.loss)
         });
-        let (loss, trained) = trained?;
-        pipeline = Some(trained);
+        let loss = loss?;
         println!("{seconds} {loss} {}", peak(&device.device)?);
     }
     Ok(())

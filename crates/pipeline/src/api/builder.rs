@@ -4,10 +4,11 @@ use std::{
     any::type_name,
     collections::{BTreeSet, HashMap},
     ops::Range,
-    sync::Arc,
+    sync::{Arc, mpsc},
     time::Duration,
 };
 
+use burn::tensor::Device;
 use stovepipe_collective::{AllReduce, CollectiveError};
 use stovepipe_comm::Communicator;
 use stovepipe_plan::{BUCKET, CutError, Forecast, OptimizerState, PlanError, Setup};
@@ -687,7 +688,12 @@ impl<L: Layer> PipelineBuilder<L> {
         let is_own_layer = |layer| is_own[stage_of(layer)];
         let own_ties = ties.within(is_own_layer);
         let of_others = initialise_shared(&self.layers, self.seed, &ties, is_own_layer);
-        let layers = prepare_layers(self.layers, self.seed, &stages, &is_own);
+        let by_number: HashMap<_, _> = processes.own_workers().zip(&workers).collect();
+        let worker_of = |stage: usize| {
+            let home = processes.home(seats.of_stage(stage))?;
+            by_number.get(&home.worker).copied()
+        };
+        let layers = prepare_layers(self.layers, self.seed, &stages, worker_of)?;
         let layers = own_ties.tie(release(layers, &of_others));
         for (stage, _) in stages.iter_mut().zip(is_own).filter(|(_, is_own)| *is_own) {
             stage.cells = layers[stage.layers.clone()].iter().map(Cells::of).collect();
@@ -921,24 +927,49 @@ fn initialise_shared<L: Layer>(
 
 /// Moves each layer of this process to its stage's device, ready to train. One after another, so that the
 /// CPU holds the values of one layer at a time. Others stay as they are.
-fn prepare_layers<L: Layer>(
+///
+/// A GPU's are moved by the worker: memory there belongs to the thread that asked for it. For each kernel that reads
+/// another thread's, CubeCL 0.11 makes two events, and launches no more while ten or so of these kernels are not over.
+fn prepare_layers<'a, L: Layer>(
     layers: Vec<L>,
     seed: u64,
     stages: &[StagePlacement],
-    is_own: &[bool],
-) -> Vec<L> {
-    let of_layers = stages.iter().zip(is_own);
-    let of_layers = of_layers.flat_map(|(stage, &is_own)| {
-        let device = is_own.then_some(&stage.device);
-        stage.layers.clone().map(move |_| device)
-    });
-    let layers = layers.into_iter().zip(of_layers).enumerate();
-    layers
-        .map(|(index, (layer, device))| match device {
-            Some(device) => initialise(layer, index, seed).fork(device).train(),
-            None => layer,
-        })
-        .collect()
+    worker_of: impl Fn(usize) -> Option<&'a worker::Worker>,
+) -> Result<Vec<L>, BuildError> {
+    let mut layers = layers.into_iter().enumerate();
+    let mut prepared = Vec::new();
+    for stage in stages {
+        let worker = worker_of(stage.index);
+        let failed = |source| BuildError::Device {
+            stage: stage.index,
+            device: stage.device_name.clone(),
+            source,
+        };
+        for (index, layer) in layers.by_ref().take(stage.layers.len()) {
+            let device = stage.device.clone();
+            let is_cpu = device == Device::flex();
+            let prepare = move |layer: L| initialise(layer, index, seed).fork(&device).train();
+            prepared.push(match worker {
+                None => layer,
+                Some(_) if is_cpu => prepare(layer),
+                Some(worker) => {
+                    let (send, receive) = mpsc::channel();
+                    let device = stage.device.clone();
+                    worker.run(move || {
+                        let found = caught(|| prepare(layer)).map_err(BoxedError::from);
+                        let found = found.and_then(|layer| {
+                            device.flush()?; // other threads read it
+                            Ok(layer)
+                        });
+                        let _ = send.send(found);
+                    });
+                    let found = receive.recv().map_err(|error| failed(error.into()))?;
+                    found.map_err(failed)?
+                }
+            });
+        }
+    }
+    Ok(prepared)
 }
 
 /// Checks that no two layers share running statistics.
