@@ -330,11 +330,7 @@ impl<L: Classifier> Piped<L> {
     /// Waits until devices have finished: a step returns when its loss is known, and an update when
     /// its kernels are in the queue.
     fn wait(&self) -> Result<(), Failure> {
-        for stage in self.pipeline.stages() {
-            let synced = stage.device.sync();
-            synced.map_err(|error| format!("{}: {error:?}", stage.device_name))?;
-        }
-        Ok(())
+        Ok(self.pipeline.sync()?)
     }
 
     pub fn layers(&self) -> &[L] {

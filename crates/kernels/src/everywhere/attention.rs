@@ -60,9 +60,11 @@ impl Operation<1> for Attention {
             Tensor::from_dispatch(projected),
             Tensor::from_dispatch(gradient),
         );
+        let mut later = Later::default();
         let found = self.groups(&projected).map(|samples| {
             let [projected, gradient] = [&projected, &gradient].map(|all| part(all, 0, &samples));
-            self.of_samples(&samples).gradient(projected, gradient)
+            self.of_samples(&samples)
+                .gradient(projected, gradient, &mut later)
         });
         [Some(cat(found.collect(), 0).into_dispatch())]
     }
@@ -70,14 +72,15 @@ impl Operation<1> for Attention {
 
 impl Attention {
     fn output(&self, projected: Tensor<3>) -> Tensor<3> {
+        let mut later = Later::default();
         let found = self.groups(&projected).map(|samples| {
             let own = self.of_samples(&samples);
-            own.output_of_group(part(&projected, 0, &samples))
+            own.output_of_group(part(&projected, 0, &samples), &mut later)
         });
         cat(found.collect(), 0)
     }
 
-    fn gradient(&self, projected: Tensor<3>, gradient: Tensor<3>) -> Tensor<3> {
+    fn gradient(&self, projected: Tensor<3>, gradient: Tensor<3>, later: &mut Later) -> Tensor<3> {
         let [q, k, v] = self.split(projected);
         let gradient = by_heads(gradient, self.heads.count);
         let (dtype, scale) = (q.dtype(), self.scale(&q));
@@ -86,7 +89,7 @@ impl Attention {
             let seen = 0..self.seen(&rows, &q);
             let [seen_k, seen_v] = [&k, &v].map(|all| part(all, 2, &seen));
             let [q, gradient] = [&q, &gradient].map(|all| part(all, 2, &rows));
-            let shares = self.shares(q.clone(), seen_k.clone(), &rows);
+            let shares = self.shares([q.clone(), seen_k.clone()], &rows, later);
             let kept = self.thinned(shares.clone(), &rows).cast(dtype);
             let own = kept.swap_dims(2, 3).matmul(gradient.clone());
             of_v = Some(added(of_v, own, &v));
@@ -103,14 +106,14 @@ impl Attention {
         Tensor::cat(parts.to_vec(), 2)
     }
 
-    fn output_of_group(&self, projected: Tensor<3>) -> Tensor<3> {
+    fn output_of_group(&self, projected: Tensor<3>, later: &mut Later) -> Tensor<3> {
         let [q, k, v] = self.split(projected);
         let blocks = self.blocks(&q).map(|rows| {
             let seen = 0..self.seen(&rows, &q);
             let [k, v] = [&k, &v].map(|all| part(all, 2, &seen));
             let q = part(&q, 2, &rows);
             let dtype = q.dtype();
-            let shares = self.thinned(self.shares(q, k, &rows), &rows);
+            let shares = self.thinned(self.shares([q, k], &rows, later), &rows);
             shares.cast(dtype).matmul(v)
         });
         joined(cat(blocks.collect(), 2))
@@ -192,11 +195,11 @@ impl Attention {
     }
 
     /// The softmax of the scores of some rows.
-    fn shares(&self, q: Tensor<4>, k: Tensor<4>, rows: &Range<usize>) -> Tensor<4> {
+    fn shares(&self, [q, k]: [Tensor<4>; 2], rows: &Range<usize>, later: &mut Later) -> Tensor<4> {
         let scale = self.scale(&q);
         let mut scores = q.matmul(k.swap_dims(2, 3)).mul_scalar(scale);
         if self.heads.causal {
-            let later = later(rows, &scores.device());
+            let later = later.of(rows, &scores.device());
             scores = scores.mask_fill(later.unsqueeze(), f32::NEG_INFINITY);
         }
         softmax(at_least_f32(scores), 3)
@@ -254,12 +257,25 @@ fn added(sum: Option<Tensor<4>>, own: Tensor<4>, all: &Tensor<4>) -> Tensor<4> {
     }
 }
 
-/// For each of these rows, which positions up to their end come after it.
-fn later(rows: &Range<usize>, device: &Device) -> Tensor<2, Bool> {
-    let all = |range: Range<usize>| arange(range.start as i64..range.end as i64, device);
-    let shape = [rows.len(), rows.end];
-    let position = all(0..rows.end).unsqueeze_dim::<2>(0).expand(shape);
-    position.greater(all(rows.clone()).unsqueeze_dim::<2>(1).expand(shape))
+/// For each of some rows, which positions up to their end come after it: those asked for last.
+#[derive(Default)]
+struct Later(Option<(Range<usize>, Tensor<2, Bool>)>);
+
+impl Later {
+    fn of(&mut self, rows: &Range<usize>, device: &Device) -> Tensor<2, Bool> {
+        if let Some((known, later)) = &self.0
+            && known == rows
+        {
+            return later.clone();
+        }
+        let all = |range: Range<usize>| arange(range.start as i64..range.end as i64, device);
+        let shape = [rows.len(), rows.end];
+        let position = all(0..rows.end).unsqueeze_dim::<2>(0).expand(shape);
+        let own = all(rows.clone()).unsqueeze_dim::<2>(1).expand(shape);
+        let later = position.greater(own);
+        self.0 = Some((rows.clone(), later.clone()));
+        later
+    }
 }
 
 /// `[n, length, heads · width]` to `[n, heads, length, width]`.

@@ -15,6 +15,11 @@ pub(crate) fn normalize<const D: usize>(
     beta: Option<Tensor<1>>,
     epsilon: f64,
 ) -> Tensor<D> {
+    assert_eq!(
+        gamma.dims(),
+        [x.dims()[D - 1]],
+        "γ has a number for each column"
+    );
     let norm = Normalize::<D>(epsilon);
     let (own, scale) = (x.clone().into_dispatch(), gamma.clone().into_dispatch());
     let found = match beta.clone() {

@@ -13,7 +13,8 @@ pub(crate) fn sum_of_rows<const D: usize>(x: Tensor<D>) -> Tensor<1> {
     if rows == 0 {
         return Tensor::<1>::zeros([width], &x.device()).cast(dtype);
     }
-    let parts = PARTS.min(1 << rows.trailing_zeros());
+    let divides = |parts: &usize| rows.is_multiple_of(*parts);
+    let parts = (1..=PARTS).rev().find(divides).unwrap_or(1);
     let sums = at_least_f32(x.reshape([parts, rows / parts, width])).sum_dim(1);
     let sum = sums.reshape([parts, width]).sum_dim(0).reshape([width]);
     sum.cast(dtype)
@@ -28,7 +29,7 @@ mod tests {
 
     #[test]
     fn of_any_number_of_rows() {
-        for [samples, rows] in [[1, 1], [2, 3], [4, 64], [3, 1], [0, 2]] {
+        for [samples, rows] in [[1, 1], [2, 3], [4, 64], [3, 1], [7, 73], [131, 1], [0, 2]] {
             let count = (samples * rows * 3) as i64;
             let x = Tensor::<1, Int>::arange(0..count, &Device::flex()).float();
             let x = x.reshape([samples, rows, 3]);

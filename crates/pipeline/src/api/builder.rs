@@ -693,7 +693,12 @@ impl<L: Layer> PipelineBuilder<L> {
             let home = processes.home(seats.of_stage(stage))?;
             by_number.get(&home.worker).copied()
         };
-        let layers = prepare_layers(self.layers, self.seed, &stages, worker_of)?;
+        let layers = prepare_layers(
+            self.layers,
+            self.seed,
+            &stages,
+            (worker_of, self.stall_timeout),
+        )?;
         let layers = own_ties.tie(release(layers, &of_others));
         for (stage, _) in stages.iter_mut().zip(is_own).filter(|(_, is_own)| *is_own) {
             stage.cells = layers[stage.layers.clone()].iter().map(Cells::of).collect();
@@ -934,7 +939,10 @@ fn prepare_layers<'a, L: Layer>(
     layers: Vec<L>,
     seed: u64,
     stages: &[StagePlacement],
-    worker_of: impl Fn(usize) -> Option<&'a worker::Worker>,
+    (worker_of, stall_timeout): (
+        impl Fn(usize) -> Option<&'a worker::Worker>,
+        Option<Duration>,
+    ),
 ) -> Result<Vec<L>, BuildError> {
     let mut layers = layers.into_iter().enumerate();
     let mut prepared = Vec::new();
@@ -963,7 +971,8 @@ fn prepare_layers<'a, L: Layer>(
                         });
                         let _ = send.send(found);
                     });
-                    let found = receive.recv().map_err(|error| failed(error.into()))?;
+                    worker.settle(stall_timeout);
+                    let found = receive.try_recv().map_err(|_| failed("no answer".into()))?;
                     found.map_err(failed)?
                 }
             });

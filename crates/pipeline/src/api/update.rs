@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use burn::{
-    module::{ModuleVisitor, Param},
+    module::{ModuleMapper, ModuleVisitor, Param},
     optim::GradientsParams,
-    tensor::{ExecutionError, Tensor},
+    tensor::{Device, ExecutionError, Tensor},
 };
 use crossbeam_channel::unbounded;
 
@@ -124,6 +124,38 @@ impl<L: Layer> Pipeline<L> {
         found.collect()
     }
 
+    /// Copies all parameters on GPUs into memory of their stage's worker, after another thread has computed or loaded
+    /// them: a kernel that reads another thread's memory waits for it, each time. [`build`](crate::PipelineBuilder::build)
+    /// does the same.
+    ///
+    /// ```
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use burn::{module::Module, tensor::Device};
+    /// use stovepipe_pipeline::Pipeline;
+    ///
+    /// let layers = Dense::layers(&[3, 4, 2]);
+    /// let pipeline = Pipeline::builder(layers.clone()).devices([Device::flex()]).build()?;
+    /// let mut pipeline = pipeline.load_record(layers.into_record());
+    /// pipeline.move_to_workers()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`change_stages`](Self::change_stages).
+    pub fn move_to_workers(&mut self) -> Result<(), StepError> {
+        let devices = &self.engine.devices;
+        if devices.iter().all(|device| device.kind() == "cpu") {
+            return Ok(());
+        }
+        let stages = vec![(); self.stages().len()];
+        let copy = |_, layers: Vec<L>, ()| {
+            let copied = layers.into_iter().map(|layer| layer.map(&mut Copied));
+            Ok((copied.collect(), ()))
+        };
+        self.change_stages(stages, copy).map(drop)
+    }
+
     /// Waits until the devices of this process have the newest parameters. An update only launches work on a GPU; to
     /// read parameters without this has no time limit.
     ///
@@ -147,9 +179,9 @@ impl<L: Layer> Pipeline<L> {
         let stages = vec![(); self.stages().len()];
         let wait = |layers: &[L], ()| {
             // Those of a stage are updated one after the other.
-            let mut last = Last(None);
+            let mut last = Last::default();
             layers.iter().for_each(|layer| layer.visit(&mut last));
-            Ok(last.0.map_or(Ok(()), |wait| wait())?)
+            Ok(last.wait.map_or(Ok(()), |wait| wait())?)
         };
         self.read_stages(stages, wait).map(drop)
     }
@@ -166,15 +198,38 @@ impl<L: Layer> Pipeline<L> {
     }
 }
 
-/// Waits for the last parameter that is trained.
-struct Last(Option<Box<dyn FnOnce() -> Result<(), ExecutionError>>>);
+/// Waits for the last parameter that is trained, or for the last one.
+#[derive(Default)]
+struct Last {
+    wait: Option<Box<dyn FnOnce() -> Result<(), ExecutionError>>>,
+    is_trained: bool,
+}
 
 impl ModuleVisitor for Last {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.is_require_grad() && param.shape().num_elements() > 0 {
+        let is_trained = param.is_require_grad();
+        if param.shape().num_elements() > 0 && (is_trained || !self.is_trained) {
             let param = param.clone();
-            self.0 = Some(Box::new(move || wait_for(param.val().detach())));
+            self.is_trained = is_trained;
+            self.wait = Some(Box::new(move || wait_for(param.val().detach())));
         }
+    }
+}
+
+/// Copies the parameters on GPUs to this thread's memory there, by way of the host.
+struct Copied;
+
+impl ModuleMapper for Copied {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| {
+            let (is_tracked, device) = (value.is_autodiff(), value.device().inner());
+            let host = Device::flex();
+            if device == host {
+                return value;
+            }
+            let copy = value.inner().to_device(&host).to_device(&device);
+            if is_tracked { copy.autodiff() } else { copy }
+        })
     }
 }
 

@@ -77,6 +77,7 @@ fn serve_in_pool(name: &str, threads: usize, serve: Box<dyn FnOnce() + Send>) ->
     let (mut own, mut helpers) = (None, Vec::new());
     let pool = ThreadPoolBuilder::new()
         .num_threads(threads)
+        .panic_handler(|_| ()) // the worker's jobs report their own
         .spawn_handler(|thread| {
             if thread.index() == 0 {
                 own = Some(thread);

@@ -279,6 +279,7 @@ impl Weights {
         };
         let failure = reason.map(|reason| TrainError::format(&self.path, reason));
         self.processes.agree(failure.map_or(Ok(()), Err))?;
+        pipeline.move_to_workers()?;
         Ok(allowed)
     }
 
