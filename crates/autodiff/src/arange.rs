@@ -15,6 +15,10 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 /// let device = Device::flex();
 /// assert_eq!(arange(2..5, &device).into_data(), Tensor::<1, Int>::arange(2..5, &device).into_data());
 /// ```
+///
+/// # Panics
+///
+/// If a number does not fit the device's integers.
 #[must_use]
 pub fn arange(range: Range<i64>, device: &Device) -> Tensor<1, Int> {
     let copied = |range: Range<i64>| {

@@ -176,12 +176,9 @@ pub(crate) fn tensors(
     columns: usize,
     device: &Device,
 ) -> [Tensor<2, Int>; 2] {
-    let count = |from: i64, length: usize| {
-        let numbers = arange(from..from + length as i64, device);
-        numbers.cast(IntDType::U32)
-    };
-    let of_row = count(first.into(), rows).reshape([rows, 1]);
-    let of_column = count(0, columns).reshape([1, columns]);
+    let count = |length: usize| arange(0..length as i64, device).cast(IntDType::U32);
+    let of_row = count(rows).plus_constant(first).reshape([rows, 1]);
+    let of_column = count(columns).reshape([1, columns]);
     let shape = [rows, columns];
     rounds(key, [of_row.expand(shape), of_column.expand(shape)])
 }

@@ -9,10 +9,12 @@ use crate::{
     worker::Worker,
 };
 
+type Job = Box<dyn FnOnce() + Send>;
+
 /// A worker that counts when its thread is about to end.
 pub(super) fn worker(ended: &Count) -> Worker {
     let kept = ended.on_drop();
-    let surround = move |serve: Box<dyn FnOnce() + Send>| {
+    let surround = move |serve: Job| {
         serve();
         drop(kept);
         Ok(())
@@ -64,16 +66,18 @@ fn to_drop_a_worker_waits_for_its_job_and_its_thread() {
 
 #[test]
 fn a_worker_that_cannot_be_set_up_is_an_error() {
-    in_all_orders(|| {
-        let no_pool = Worker::spawn_in("worker", |_| Err(io::Error::other("no pool")));
-        let no_jobs = Worker::spawn_in("worker", |_| Ok(()));
-        let errors = [no_pool, no_jobs].map(|worker| worker.err().map(|error| error.to_string()));
-        assert_eq!(
-            errors.each_ref().map(Option::as_deref),
-            [Some("no pool"), Some("the thread ended during set-up")]
-        );
-        // The checker would report a panic of the set-up itself.
-    });
+    let check = |surround: fn(Job) -> io::Result<()>, expected| {
+        in_all_orders(move || {
+            let error = Worker::spawn_in("worker", surround).err();
+            assert_eq!(
+                error.map(|error| error.to_string()).as_deref(),
+                Some(expected)
+            );
+            // The checker would report a panic of the set-up itself.
+        });
+    };
+    check(|_| Err(io::Error::other("no pool")), "no pool");
+    check(|_| Ok(()), "the thread ended during set-up");
 }
 
 #[test]

@@ -174,6 +174,8 @@ fn an_update_that_fails_or_hangs_is_an_error_of_sync() {
         pipeline.sync().map_err(|error| error.to_string())
     };
     assert_eq!(waited(|| 3.0), Ok(()));
+    let updated = pipeline(2).valid();
+    updated.sync().unwrap();
     let failed = waited(|| panic!("the device is lost")).unwrap_err();
     assert_contains(&failed, "stage 1");
     assert_contains(&failed, "the device is lost");

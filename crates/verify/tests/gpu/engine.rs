@@ -77,7 +77,10 @@ fn several_workers_on_a_device() {
         let (schedule, recompute) = (OneForwardOneBackward, Recompute::ExceptLast);
         let builder = builder(conv_net(), 3, schedule, 4, recompute);
         let builder = builder.devices(devices.iter().copied().cloned());
-        let pipeline = builder.build().unwrap();
+        let mut pipeline = builder.build().unwrap();
+        let before = models::bits(&pipeline);
+        pipeline.move_to_workers().unwrap();
+        assert_eq!(models::bits(&pipeline), before);
         let step = pipeline.train_step(batch(), &CrossEntropy::new());
         let step = step.unwrap();
         (step.loss, models::gradients_of(&pipeline, &step.gradients))
