@@ -177,7 +177,7 @@ pub(crate) fn tensors(
     device: &Device,
 ) -> [Tensor<2, Int>; 2] {
     let count = |length: usize| arange(0..length as i64, device).cast(IntDType::U32);
-    let of_row = count(rows).plus_constant(first).reshape([rows, 1]);
+    let of_row = count(rows).reshape([rows, 1]).plus_constant(first);
     let of_column = count(columns).reshape([1, columns]);
     let shape = [rows, columns];
     rounds(key, [of_row.expand(shape), of_column.expand(shape)])
