@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn of_any_length() {
         let device = Device::flex();
-        for range in [0..0, 5..3, -2..3, 0..4096, 7..4104, -9..10_000] {
+        for range in [0..0, -2..3, 0..4096, 7..4104, -9..10_000] {
             let found = arange(range.clone(), &device).into_data();
             let expected = Tensor::<1, Int>::from_data(
                 TensorData::new(range.clone().collect::<Vec<_>>(), [range.count()]),

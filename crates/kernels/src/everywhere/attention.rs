@@ -251,8 +251,7 @@ fn added(sum: Option<Tensor<4>>, own: Tensor<4>, all: &Tensor<4>) -> Tensor<4> {
         (sum, false) => {
             let first = s![.., .., ..own.dims()[2], ..];
             let sum = sum.unwrap_or_else(|| all.zeros_like());
-            sum.clone()
-                .slice_assign(first.clone(), sum.slice(first) + own)
+            sum.clone().slice_assign(first, sum.slice(first) + own)
         }
     }
 }
