@@ -133,9 +133,10 @@ impl<L: Layer> Pipeline<L> {
     /// use burn::{module::Module, tensor::Device};
     /// use stovepipe_pipeline::Pipeline;
     ///
-    /// let layers = Dense::layers(&[3, 4, 2]);
-    /// let pipeline = Pipeline::builder(layers.clone()).devices([Device::flex()]).build()?;
-    /// let mut pipeline = pipeline.load_record(layers.into_record());
+    /// let pipeline = Pipeline::builder(Dense::layers(&[3, 4, 2]));
+    /// let pipeline = pipeline.devices([Device::flex(), Device::flex()]).build()?;
+    /// let record = pipeline.clone().into_record();
+    /// let mut pipeline = pipeline.load_record(record);
     /// pipeline.move_to_workers()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
