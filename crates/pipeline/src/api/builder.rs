@@ -959,18 +959,19 @@ fn prepare_layers<'a, L: Layer>(
             let prepare = move |layer: L| initialise(layer, index, seed).fork(&device).train();
             prepared.push(match worker {
                 None => layer,
-                Some(_) if is_cpu => prepare(layer),
+                Some(_) if is_cpu => {
+                    caught(|| prepare(layer)).map_err(|error| failed(error.into()))?
+                }
                 Some(worker) => {
                     let (send, receive) = mpsc::channel();
-                    let device = stage.device.clone();
-                    worker.run(move || {
-                        let found = caught(|| prepare(layer)).map_err(BoxedError::from);
-                        let found = found.and_then(|layer| {
-                            device.flush()?; // other threads read it
-                            Ok(layer)
-                        });
-                        let _ = send.send(found);
-                    });
+                    worker::run_for(
+                        worker,
+                        stage.device.clone(),
+                        move || Ok(prepare(layer)),
+                        move |found| {
+                            let _ = send.send(found);
+                        },
+                    );
                     worker.settle(stall_timeout);
                     let found = receive.try_recv().map_err(|_| failed("no answer".into()))?;
                     found.map_err(failed)?

@@ -14,7 +14,7 @@ use crate::{
         error::{BoxedError, StepError},
         pipeline::Pipeline,
     },
-    engine::{core::Engine, panic::caught, values::wait_for, worker},
+    engine::{core::Engine, values::wait_for, worker},
     model::{layer::Layer, parameters::move_gradients},
 };
 
@@ -263,15 +263,14 @@ fn on_workers<A: Send + 'static, R: Send + 'static>(
             continue;
         };
         let (work, results) = (work.clone(), results.clone());
-        let device = engine.stages[stage].device.clone();
-        worker.run(move || {
-            let found = caught(|| work(stage, argument)).map_err(BoxedError::from);
-            let found = found.flatten().and_then(|found| {
-                device.flush()?; // other threads read it
-                Ok(found)
-            });
-            let _ = results.send((stage, found));
-        });
+        worker::run_for(
+            worker,
+            engine.stages[stage].device.clone(),
+            move || work(stage, argument),
+            move |found| {
+                let _ = results.send((stage, found));
+            },
+        );
     }
     worker::settle(&engine.workers, engine.stall_timeout);
     let mut found: HashMap<_, _> = inbox.try_iter().collect();

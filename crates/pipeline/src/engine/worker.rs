@@ -16,11 +16,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use burn::tensor::Device;
 use rayon::ThreadPoolBuilder;
 use stovepipe_runtime::JobError;
 pub(crate) use stovepipe_runtime::Worker;
 
-use crate::api::error::{BuildError, FailureCause};
+use crate::{
+    api::error::{BoxedError, BuildError, FailureCause},
+    engine::panic::caught,
+};
 
 /// Why an action of a worker failed.
 pub(crate) type ActionError = JobError<FailureCause>;
@@ -40,6 +44,22 @@ pub(crate) fn spawn(name: &str, threads: usize) -> io::Result<Worker> {
 /// Starts a worker outside of a pipeline.
 pub(crate) fn spawn_alone(name: &str, threads: usize) -> Result<Worker, BuildError> {
     spawn(name, threads).map_err(|source| BuildError::Worker { worker: 0, source })
+}
+
+/// Queues work on a stage's worker whose result goes to another thread: what it launched there is sent to the device.
+pub(crate) fn run_for<R>(
+    worker: &Worker,
+    device: Device,
+    work: impl FnOnce() -> Result<R, BoxedError> + Send + 'static,
+    done: impl FnOnce(Result<R, BoxedError>) + Send + 'static,
+) {
+    worker.run(move || {
+        let found = caught(work).map_err(BoxedError::from).flatten();
+        done(found.and_then(|found| {
+            device.flush()?;
+            Ok(found)
+        }));
+    });
 }
 
 /// Waits until all workers have finished their queued jobs: at most `stall_timeout` in total, and at least

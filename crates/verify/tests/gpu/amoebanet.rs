@@ -21,7 +21,7 @@ fn batch() -> (Tensor<4>, Tensor<1, Int>) {
 /// would change gradients by 1 %.
 fn check(seed: u64, layers: impl Fn() -> Vec<AmoebaLayer>) {
     let objective = CrossEntropy::new().with_smoothing(0.1);
-    beside_cpu::check(&Pairs::One, layers, batch, &objective, |builder| {
+    beside_cpu::check(Pairs::OneGpu, layers, batch, &objective, |builder| {
         builder.seed(seed)
     });
 }

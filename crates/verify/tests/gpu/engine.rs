@@ -25,7 +25,7 @@ fn batch() -> (Tensor<4>, Tensor<1, Int>) {
 #[test]
 fn a_net_of_convolutions() {
     let objective = CrossEntropy::new();
-    check(&Pairs::Each, conv_net, batch, &objective, |builder| builder);
+    check(Pairs::Each, conv_net, batch, &objective, |builder| builder);
 }
 
 /// Uniform numbers and masks have the same bits on a device; normal ones are near.
@@ -61,7 +61,7 @@ fn random_numbers_are_drawn_on_the_device() {
 #[test]
 fn backward_passes_in_halves() {
     let objective = CrossEntropy::new();
-    check(&Pairs::One, conv_net, batch, &objective, |builder| {
+    check(Pairs::OneGpu, conv_net, batch, &objective, |builder| {
         builder.schedule(By(Rule::ZeroBubbleH1, 1)).micro_batches(3)
     });
 }

@@ -73,7 +73,7 @@ const CHANNELS: [[usize; 2]; 4] = [[1, 1], [1, 2], [2, 1], [2, 2]];
 
 #[test]
 fn gradients_are_those_of_the_cpu_for_any_number_of_channels() {
-    let Some([gpu, _]) = two_devices() else {
+    let Some([_, gpu]) = two_devices() else {
         return;
     };
     // A weight's gradient is a sum over samples and pixels, and a norm subtracts most of it.

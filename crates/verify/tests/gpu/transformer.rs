@@ -30,7 +30,7 @@ fn a_language_model() {
     let config = LmConfig::new(VOCABULARY, LENGTH, 2, 32, 4);
     let layers = || config.init(&Device::flex()).unwrap();
     let batch = || (tokens(0), tokens(1));
-    beside_cpu::check(&Pairs::Each, layers, batch, &objective, |builder| builder);
+    beside_cpu::check(Pairs::Each, layers, batch, &objective, |builder| builder);
 }
 
 /// Rotary positions, keys and values that heads share, norms of heads, biases, and an adapter.
@@ -52,7 +52,7 @@ fn a_decoder() {
     let layers = LoraConfig::new(4).add_to(layers, &config, &device).unwrap();
     let batch = || (tokens(0), tokens(1));
     beside_cpu::check(
-        &Pairs::Each,
+        Pairs::WithCpu,
         || layers.clone(),
         batch,
         &objective,
@@ -68,7 +68,7 @@ fn a_vision_transformer() {
     let labels = || Tensor::arange(0..SAMPLES as i64, &Device::flex());
     let batch = || (pattern([SAMPLES, 3, 16, 16]), labels());
     let objective = CrossEntropy::new();
-    beside_cpu::check(&Pairs::Each, layers, batch, &objective, |builder| {
+    beside_cpu::check(Pairs::WithCpu, layers, batch, &objective, |builder| {
         builder.schedule(Rule::ZeroBubbleH1)
     });
 }
