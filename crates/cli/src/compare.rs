@@ -3,9 +3,14 @@
 mod replay;
 mod tensors;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use serde_json::Value;
 use stovepipe::{
     schedule::{SpanKind, count},
     train::checkpoint::Checkpoints,
@@ -17,7 +22,7 @@ use stovepipe_report::{
 use self::{replay::Replay, tensors::first_other_tensor};
 use crate::{
     error::CliError,
-    files::{CONFIG, MODEL},
+    files::{CONFIG, MODEL, STEPS},
     flags,
     output::{self, Table},
     report::{self, find},
@@ -215,30 +220,50 @@ struct ComparedModels {
 /// Compares the checkpoints that both have, the oldest first, and the models at the end.
 fn models([first, second]: &[PathBuf; 2]) -> Result<ComparedModels, CliError> {
     let of_second = Checkpoints::of(second).list()?;
-    let mut models = Vec::new();
+    let other = |title: &str, step, tensor: String| ComparedModels {
+        text: format!("{title} is the first that differs: {tensor}\n"),
+        step,
+    };
+    let mut same = 0;
     for own in Checkpoints::of(first).list()? {
-        if let Some(other) = of_second.iter().find(|other| other.name() == own.name()) {
-            let title = format!("checkpoint {}", own.name());
-            let step = own.steps().ok().and_then(|step| usize::try_from(step).ok());
-            models.push((title, own.model(false), other.model(false), step));
+        let Some(of_second) = of_second.iter().find(|other| other.name() == own.name()) else {
+            continue;
+        };
+        let both = [own.model(false), of_second.model(false)];
+        match first_other_tensor([&both[0], &both[1]]) {
+            Ok(None) => same += 1,
+            Ok(Some(tensor)) => {
+                let step = own.steps().ok().and_then(|step| usize::try_from(step).ok());
+                let title = format!("checkpoint {}", own.name());
+                return Ok(other(&title, step, tensor));
+            }
+            // One that is being removed, or was when the program was killed.
+            Err(_) if !both.iter().all(|path| path.exists()) => {}
+            Err(error) => return Err(error),
         }
     }
     let at_end = [first, second].map(|run| run.join(MODEL));
-    let has_ends = at_end.iter().all(|path| path.exists());
-    let checkpoints = count(models.len(), "checkpoint");
-    if has_ends {
-        let [first, second] = at_end;
-        models.push(("the model at the end".to_owned(), first, second, None));
-    }
-    for (title, first, second, step) in models {
-        if let Some(other) = first_other_tensor([&first, &second])? {
-            let text = format!("{title} is the first that differs: {other}\n");
-            return Ok(ComparedModels { text, step });
+    let steps = [first, second].map(|run| last_step(run));
+    let end = match (at_end.iter().all(|path| path.exists()), steps) {
+        (false, _) => "; there are not two at the end".to_owned(),
+        (true, [Some(one), Some(other)]) if one != other => {
+            format!("; one run ended after step {one}, the other after step {other}")
         }
-    }
-    let text = match has_ends {
-        true => format!("models: the same in {checkpoints} and at the end\n"),
-        false => format!("models: the same in {checkpoints}; there are not two at the end\n"),
+        (true, [step, _]) => {
+            if let Some(tensor) = first_other_tensor([&at_end[0], &at_end[1]])? {
+                return Ok(other("the model at the end", step, tensor));
+            }
+            " and at the end".to_owned()
+        }
     };
+    let checkpoints = count(same, "checkpoint");
+    let text = format!("models: the same in {checkpoints}{end}\n");
     Ok(ComparedModels { text, step: None })
+}
+
+/// The last step in a run's log.
+fn last_step(run: &Path) -> Option<usize> {
+    let steps = fs::read_to_string(run.join(STEPS)).ok()?;
+    let last: Value = serde_json::from_str(steps.lines().last()?).ok()?;
+    usize::try_from(last["step"].as_u64()?).ok()
 }

@@ -9,6 +9,8 @@ use crate::{error::CliError, output};
 
 pub const CONFIG: &str = "config.toml";
 pub const MODEL: &str = "model.safetensors";
+/// A line for each mini-batch.
+pub const STEPS: &str = "steps.jsonl";
 /// The sums of bits of each mini-batch.
 pub const CHECKSUMS: &str = "checksums.jsonl";
 /// The model with averaged weights.

@@ -94,9 +94,10 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
             true => &name.replace('-', "_"),
             false => &*name,
         };
+        // A path may have such a word in it: last.
         let text = text
-            .replace("STOVEPIPE", &dependency.line)
-            .replace("NAME", name);
+            .replace("NAME", name)
+            .replace("STOVEPIPE", &dependency.line);
         let path = flags.path.join(file);
         let folder = path.parent().unwrap_or(&flags.path);
         fs::create_dir_all(folder).map_err(CliError::file(folder))?;

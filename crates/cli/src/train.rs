@@ -356,6 +356,9 @@ impl Work for Train<'_> {
             .transpose()?;
         let measured = measured.as_ref().map(|measured| (measured, &available));
         let mut settings = settings.clone();
+        // What is chosen is a cut by hand.
+        let is_by_time =
+            [BalanceSetting::Auto, BalanceSetting::Time].contains(&settings.pipeline.balance);
         let (mut pipeline, memory) = pipeline(
             &mut settings,
             model.layers,
@@ -367,9 +370,8 @@ impl Work for Train<'_> {
         let trainer = Trainer::new(pipeline, task, settings.training.clone())?;
         let trainer = trainer.with_base(base.transpose()?.unwrap_or_default());
         let mut trainer = trainer.on_epoch(|folder| Ok(write_report(folder)?));
-        let by_time = [BalanceSetting::Auto, BalanceSetting::Time];
         if let Some((measured, _)) = measured
-            && by_time.contains(&settings.pipeline.balance)
+            && is_by_time
         {
             trainer = trainer.expecting(measured);
         }
@@ -417,14 +419,15 @@ impl Work for Train<'_> {
                 if self.on_device_lost == OnDeviceLost::Continue && !trainer.is_asked_to_end() =>
             {
                 let layers = trainer.pipeline().layers().len();
-                return lost::go_on(error, (settings, layers), folder);
+                return lost::go_on(error, (settings, self.open), layers, folder);
             }
-            Err(error) => return Err(unfinished(error, &folder)),
+            Err(error) => return Err(unfinished(error, &folder, self.on_device_lost.flag())),
         };
         let path = processes.agree(folder.finish())?;
         print_summary(&summary, remark.as_deref(), &path)?;
         if summary.stopped {
-            output::say(&format!("to go on: {}\n", resume_command(&path)));
+            let command = resume_command(&path, self.on_device_lost.flag());
+            output::say(&format!("to go on: {command}\n"));
             return Ok(ExitCode::from(signals::INTERRUPTED));
         }
         Ok(ExitCode::SUCCESS)

@@ -44,6 +44,14 @@ pub enum TrainError {
          --offload-to states"
     )]
     OffloadToHost(String),
+    /// What should lie in the memory of the host has no room there.
+    #[error(
+        "what --offload optimizer keeps takes {} of the memory of the host, but only {} are free: name a \
+         folder, such as --offload-to states",
+        format_bytes(*needs),
+        format_bytes(*has)
+    )]
+    HostTooSmall { needs: u64, has: u64 },
     /// The optimizer's state cannot lie off its device.
     #[error(transparent)]
     Offload(#[from] OffloadError),

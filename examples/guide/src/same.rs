@@ -45,7 +45,7 @@ fn compare() -> Result<(), Failure> {
     let by_stages = step.gradients.get::<4>(id).ok_or("no gradient")?;
     let largest = by_struct.clone().abs().max().into_scalar::<f32>();
     let differ = difference(by_struct, by_stages);
-    println!("gradients of conv1 are up to {largest:.3} and differ by {differ:.1e}");
+    println!("gradients of conv1 are up to {largest:.1e} and differ by {differ:.1e}");
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use stovepipe_amoebanet::AmoebaNetDConfig;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let devices = [Device::flex(), Device::flex()]; // one for each stage: here the CPU twice
-    let layers = AmoebaNetDConfig::new(3, 8, 10).init(&devices[0])?;
+    let layers = AmoebaNetDConfig::new(3, 16, 10).init(&devices[0])?;
     let images = Tensor::ones([4, 3, 224, 224], &devices[0]);
     let labels = Tensor::<1, Int>::zeros([4], &devices[0]);
     let pipeline = Pipeline::auto(layers, devices, images.clone())?.build()?;

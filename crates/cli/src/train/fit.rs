@@ -53,6 +53,15 @@ impl Open {
             recompute: is_open("recompute"),
         }
     }
+
+    /// Whether the setting of this name is open.
+    pub fn has(self, key: &str) -> bool {
+        match key {
+            "schedule" => self.schedule,
+            "recompute" => self.recompute,
+            _ => false,
+        }
+    }
 }
 
 /// How a run is cut, and what was chosen for it.

@@ -5,6 +5,8 @@ use std::{
     collections::BTreeSet,
     env,
     ffi::OsString,
+    io,
+    path::PathBuf,
     process::{Command, ExitCode},
     time::Duration,
 };
@@ -20,8 +22,12 @@ use stovepipe::{
         settings::{BalanceSetting, ScheduleSetting},
     },
 };
+use toml::{Table, Value};
 
-use super::messages::unfinished;
+use super::{
+    fit::Open,
+    messages::{resume_command, unfinished},
+};
 use crate::{
     config::portable,
     error::{CliError, usage, with_sources},
@@ -43,11 +49,22 @@ pub enum OnDeviceLost {
     Continue,
 }
 
+impl OnDeviceLost {
+    /// As a flag, after a space; nothing for what is usual.
+    pub const fn flag(self) -> &'static str {
+        match self {
+            Self::Stop => "",
+            Self::Continue => " --on-device-lost continue",
+        }
+    }
+}
+
 /// Ends a run of a model with so many layers that failed with its error, or goes on with the devices that are left, if
-/// one is lost.
+/// one is lost. What `open` says is chosen again, for these.
 pub fn go_on(
     error: CliError,
-    (settings, layers): (&Settings, usize),
+    (settings, open): (&Settings, Option<Open>),
+    layers: usize,
     folder: RunFolder,
 ) -> Result<ExitCode, CliError> {
     let pipeline = &settings.pipeline;
@@ -56,15 +73,15 @@ pub fn go_on(
         false => Vec::new(),
     };
     if lost.is_empty() {
-        return Err(unfinished(error, &folder));
+        return Err(unfinished(error, &folder, OnDeviceLost::Continue.flag()));
     }
     let lost_names = names(&lost);
-    let Some(pipeline) = without(pipeline, &lost)? else {
-        let error = with_sources(&unfinished(error, &folder));
+    let Some(pipeline) = without(pipeline, open.unwrap_or_default(), &lost)? else {
+        let error = with_sources(&unfinished(error, &folder, OnDeviceLost::Continue.flag()));
         return Err(usage!("{error}\nno device is left without {lost_names}"));
     };
     if let Err(why) = pipeline.check(layers) {
-        let error = with_sources(&unfinished(error, &folder));
+        let error = with_sources(&unfinished(error, &folder, OnDeviceLost::Continue.flag()));
         return Err(usage!(
             "{error}\nwithout {lost_names}, the settings fit no longer: {why}"
         ));
@@ -82,23 +99,43 @@ pub fn go_on(
         pipeline,
         ..settings.clone()
     };
-    let config = portable(&settings).map_err(CliError::file(&folder.file(CONFIG)))?;
+    let config = config(&settings, open.unwrap_or_default());
+    let config = config.map_err(CliError::file(&folder.file(CONFIG)))?;
     folder.write(CONFIG, config.as_bytes())?;
+    let folder = folder.leave();
     let mut out = OsString::from("--out=");
-    out.push(folder.leave());
-    let program = env::current_exe().map_err(|error| usage!("{FLAG}: {error}"))?;
-    let mut command = Command::new(program);
+    out.push(&folder);
+    let mut command = Command::new(program());
     command
         .args(["train", "--resume", FLAG, "continue"])
         .arg(out);
-    started(&mut command)
+    if open.is_some() {
+        command.args(["--memory", "auto"]);
+    }
+    started(&mut command).map_err(|error| {
+        let to_go_on = resume_command(&folder, OnDeviceLost::Continue.flag());
+        usage!("{FLAG}: the program could not be started again: {error}; to go on: {to_go_on}")
+    })
 }
 
-/// Whether a step failed or hung, and not because of the loss or for want of memory.
+/// Whether a step failed or hung, and not because of the loss or for want of memory, or what is saved could not be read.
 fn may_be_of_a_device(error: &CliError) -> bool {
-    let (CliError::Train(TrainError::Step(step)) | CliError::Step(step)) = error else {
-        return false;
+    let mut error = match error {
+        CliError::Train(error) => error,
+        CliError::Step(step) => return may_be_a_loss(step),
+        _ => return false,
     };
+    while let TrainError::NotSaved(cause) = error {
+        error = cause;
+    }
+    match error {
+        TrainError::Step(step) => may_be_a_loss(step),
+        TrainError::NotFetched { .. } => true,
+        _ => false,
+    }
+}
+
+fn may_be_a_loss(step: &StepError) -> bool {
     !matches!(step, StepError::NotFinite { .. }) && !is_out_of_memory(&step.to_string())
 }
 
@@ -108,9 +145,19 @@ fn names(devices: &[NamedDevice]) -> String {
     names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
+/// The configuration without what is open.
+fn config(settings: &Settings, open: Open) -> Result<String, toml::ser::Error> {
+    let mut table = Table::try_from(settings)?;
+    if let Some(pipeline) = table.get_mut("pipeline").and_then(Value::as_table_mut) {
+        pipeline.retain(|key, _| !open.has(key));
+    }
+    portable(&table)
+}
+
 /// The settings for the devices that are left, if there are any.
 fn without(
     settings: &PipelineSettings,
+    open: Open,
     lost: &[NamedDevice],
 ) -> Result<Option<PipelineSettings>, CliError> {
     let devices = settings.worker_devices()?.into_iter().enumerate();
@@ -128,10 +175,15 @@ fn without(
             .filter_map(|(worker, _)| memory.get(*worker).copied())
             .collect(),
     };
+    let default = PipelineSettings::default();
     // A file has the actions of each worker.
     let schedule = match &settings.schedule {
-        ScheduleSetting::File(_) => PipelineSettings::default().schedule,
-        rule => rule.clone(),
+        ScheduleSetting::Rule(rule) if !open.schedule => ScheduleSetting::Rule(*rule),
+        _ => default.schedule,
+    };
+    let recompute = match open.recompute {
+        true => default.recompute,
+        false => settings.recompute.clone(),
     };
     // That of each stage is for as many stages as there were.
     let balance = match &settings.balance {
@@ -146,33 +198,43 @@ fn without(
         balance,
         device_memory: memory,
         schedule,
+        recompute,
         ..settings.clone()
     }))
 }
 
+/// This program, also if its file was replaced since it was started.
+fn program() -> PathBuf {
+    match cfg!(target_os = "linux") {
+        true => PathBuf::from("/proc/self/exe"),
+        false => env::current_exe().unwrap_or_default(),
+    }
+}
+
 /// This process becomes the other program.
 #[cfg(unix)]
-fn started(command: &mut Command) -> Result<ExitCode, CliError> {
+fn started(command: &mut Command) -> io::Result<ExitCode> {
     use std::os::unix::process::CommandExt;
 
-    let error = command.exec();
-    Err(usage!(
-        "{FLAG}: the program could not be started again: {error}"
-    ))
+    // Its own name, not that of the link.
+    if let Some(name) = env::args_os().next() {
+        command.arg0(name);
+    }
+    Err(command.exec())
 }
 
 #[cfg(not(unix))]
-fn started(command: &mut Command) -> Result<ExitCode, CliError> {
-    let status = command.status();
-    let status = status
-        .map_err(|error| usage!("{FLAG}: the program could not be started again: {error}"))?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
+fn started(command: &mut Command) -> io::Result<ExitCode> {
+    let code = command.status()?.code();
+    let code = code.and_then(|code| u8::try_from(code).ok());
     Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use stovepipe::{pipeline::Recompute, schedule::Rule, train::settings::RecomputeSetting};
+
     use super::*;
 
     fn settings(devices: &[&str], more: PipelineSettings) -> PipelineSettings {
@@ -184,7 +246,7 @@ mod tests {
 
     /// The settings without the devices of this name.
     fn left(settings: &PipelineSettings, name: &str) -> Option<PipelineSettings> {
-        without(settings, &[name.parse().unwrap()]).unwrap()
+        without(settings, Open::default(), &[name.parse().unwrap()]).unwrap()
     }
 
     #[test]
@@ -231,10 +293,62 @@ mod tests {
         );
     }
 
+    /// What was chosen for the devices that were there is chosen again, and what was asked for is not.
+    #[test]
+    fn what_was_open_is_open_again() {
+        let [one, two] = ["cpu:threads=1", "cpu:threads=2"];
+        let chosen = settings(
+            &[one, two],
+            PipelineSettings {
+                stages: 2,
+                schedule: ScheduleSetting::Rule(Rule::GPipe),
+                recompute: RecomputeSetting::Fixed(Recompute::Always),
+                ..PipelineSettings::default()
+            },
+        );
+        let flags = || super::super::command().get_matches_from(["train"]);
+        let mut run = Settings::read(None, None, None, &flags()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = |schedule, recompute| Open {
+            schedule,
+            recompute,
+        };
+        for own in [
+            open(false, false),
+            open(false, true),
+            open(true, false),
+            Open::ALL,
+        ] {
+            let left = without(&chosen, own, &[two.parse().unwrap()]).unwrap();
+            run.pipeline = left.unwrap();
+            std::fs::write(file.path(), config(&run, own).unwrap()).unwrap();
+            assert_eq!(Open::of(&flags(), (Some(file.path()), None)), own);
+            let found = Settings::load(file.path()).unwrap().pipeline;
+            let default = PipelineSettings::default();
+            let [schedule, recompute] =
+                [own.schedule, own.recompute].map(|is_open| match is_open {
+                    true => &default,
+                    false => &chosen,
+                });
+            assert_eq!(found.schedule, schedule.schedule);
+            assert_eq!(found.recompute, recompute.recompute);
+            assert_eq!((found.stages, found.devices), (1, vec![one.to_owned()]));
+        }
+    }
+
     #[test]
     fn only_errors_of_steps_may_be_of_a_device() {
         let of = |step| may_be_of_a_device(&CliError::Train(TrainError::Step(step)));
         assert!(of(StepError::Lost));
         assert!(!may_be_of_a_device(&CliError::NotOfText));
+        let saving = |cause| CliError::Train(TrainError::NotSaved(Box::new(cause)));
+        assert!(may_be_of_a_device(&saving(TrainError::NotFetched {
+            path: "run".into(),
+            cause: "lost".to_owned(),
+        })));
+        assert!(!may_be_of_a_device(&saving(TrainError::File {
+            path: "run".into(),
+            source: io::ErrorKind::StorageFull.into(),
+        })));
     }
 }

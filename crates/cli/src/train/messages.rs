@@ -39,23 +39,23 @@ pub fn resumed_lines(resumed: &Resumed, path: &Path) -> String {
     damaged.chain([lines, begin]).collect()
 }
 
-/// An error of a run that has a checkpoint says how to go on.
-pub fn unfinished(error: CliError, folder: &RunFolder) -> CliError {
+/// An error of a run that has a checkpoint says how to go on, with these flags.
+pub fn unfinished(error: CliError, folder: &RunFolder, flags: &str) -> CliError {
     match folder.checkpoints().list().unwrap_or_default().pop() {
         Some(newest) => CliError::Unfinished {
             error: Box::new(error),
             checkpoint: newest.name().to_owned(),
-            command: resume_command(folder.path()),
+            command: resume_command(folder.path(), flags),
         },
         None => error,
     }
 }
 
-/// What a shell takes to resume a run.
-pub fn resume_command(path: &Path) -> String {
+/// What a shell takes to resume a run, with these flags, each after a space.
+pub fn resume_command(path: &Path, flags: &str) -> String {
     let path = path.to_string_lossy();
     let quoted = shlex::try_quote(&path).unwrap_or(Cow::Borrowed(&path));
-    format!("stovepipe train --resume --out {quoted}")
+    format!("stovepipe train --resume --out {quoted}{flags}")
 }
 
 pub fn print_stages<L: Layer>(pipeline: &Pipeline<L>) {

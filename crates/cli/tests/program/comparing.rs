@@ -28,6 +28,26 @@ fn what_differs_between_two_runs_is_found() {
     check_lacks(&said, &["training.lr"]);
     assert!(here.read("comparison.html").contains("<h1>2 runs</h1>"));
 
+    // A checkpoint that is half removed does not count; runs of unlike length do not end alike.
+    let oldest = fs::read_dir(here.join("one/checkpoints")).unwrap();
+    let oldest = oldest.map(|found| found.unwrap().path()).min().unwrap();
+    let (model, away) = (oldest.join("model.safetensors"), here.join("away"));
+    fs::rename(&model, &away).unwrap();
+    check_contains(
+        &here.succeed("compare one two"),
+        &["models: the same in 1 checkpoint and at the end"],
+    );
+    fs::rename(away, model).unwrap();
+    here.succeed(&format!("{TRAIN} --out short --max-steps 5"));
+    check_contains(
+        &here.succeed("compare one short --replay"),
+        &[
+            "steps: the same in 5 steps",
+            "models: the same in 1 checkpoint; one run ended after step 6, the other after step 5",
+            "replay: both are the same",
+        ],
+    );
+
     // One bit of one weight, in the newest checkpoint and at the end.
     let newest = fs::read_dir(here.join("two/checkpoints")).unwrap();
     let newest = newest.map(|found| found.unwrap().path()).max().unwrap();

@@ -150,12 +150,14 @@ fn a_run_goes_on_without_a_device_that_is_lost() {
     check_goes_on(&here, &said);
 }
 
-/// Takes the time after which a step counts as hanging, which must not be too short for a busy machine.
+/// Takes the time after which a step counts as hanging, which must not be too short for a busy machine. What was chosen
+/// for both devices is chosen again for one.
 #[test]
 #[ignore = "takes four minutes"]
 fn a_run_goes_on_without_a_device_that_hangs() {
     let Some(here) = with_adapter() else { return };
-    let more = "--on-device-lost continue --stall-timeout 60";
+    let more = "--on-device-lost continue --stall-timeout 60 --memory auto";
     let said = trained(&here, more, true);
+    assert_eq!(said.matches("chosen: schedule ").count(), 2, "{said}");
     check_goes_on(&here, &said);
 }

@@ -11,6 +11,8 @@ use burn::{
 };
 use stovepipe_autodiff::Operation;
 
+use crate::everywhere::biased;
+
 /// `conv.forward(x)`. On a GPU, fused kernels of Burn 0.22 compute wrong gradients next to a
 /// convolution of one channel or one filter: it gets a second one, of zeros.
 pub(crate) fn convolve(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
@@ -46,15 +48,9 @@ fn recorded(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     };
     let options = ConvOptions::new_with_padding(conv.stride, padding, conv.dilation, conv.groups);
     let operation = Convolution(options);
-    let inputs = [x.clone().into_dispatch(), conv.weight.val().into_dispatch()];
-    let found = match &conv.bias {
-        None => operation.run(inputs),
-        Some(bias) => {
-            let [x, weight] = inputs;
-            operation.run([x, weight, bias.val().into_dispatch()])
-        }
-    };
-    found.map_or_else(|| conv.forward(x), Tensor::from_dispatch)
+    let bias = conv.bias.as_ref().map(Param::val);
+    let found = biased::run(operation, &x, &conv.weight.val(), bias.as_ref());
+    found.unwrap_or_else(|| conv.forward(x))
 }
 
 #[derive(Clone, Debug)]
@@ -65,8 +61,7 @@ impl<const N: usize> Operation<N> for Convolution {
     const WEIGHT: Option<usize> = Some(1);
 
     fn forward(&self, inputs: [DispatchTensor; N]) -> DispatchTensor {
-        let bias = inputs.get(2).cloned().map(Tensor::from_dispatch);
-        let [x, weight] = [0, 1].map(|input| Tensor::from_dispatch(inputs[input].clone()));
+        let (x, weight, bias) = biased::tensors(&inputs);
         module::conv2d(x, weight, bias, self.0.clone()).into_dispatch()
     }
 

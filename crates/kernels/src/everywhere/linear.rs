@@ -6,7 +6,7 @@ use burn::{
 };
 use stovepipe_autodiff::Operation;
 
-use crate::everywhere::sums::sum_of_rows;
+use crate::everywhere::{biased, sums::sum_of_rows};
 
 /// x · weight + bias; `weight` is `[in, out]`, or `[out, in]` if it has a row for each output.
 pub(crate) fn linear<const D: usize>(
@@ -15,17 +15,11 @@ pub(crate) fn linear<const D: usize>(
     bias: Option<Tensor<1>>,
     by_rows: bool,
 ) -> Tensor<D> {
-    let operation = Linear::<D> { by_rows };
-    let inputs = [x.clone().into_dispatch(), weight.clone().into_dispatch()];
-    let found = match (D, &bias) {
-        (1, _) => None, // Burn's gradients are for rows
-        (_, None) => operation.run(inputs),
-        (_, Some(bias)) => {
-            let [x, weight] = inputs;
-            operation.run([x, weight, bias.clone().into_dispatch()])
-        }
+    let found = match D {
+        1 => None, // Burn's gradients are for rows
+        _ => biased::run(Linear::<D> { by_rows }, &x, &weight, bias.as_ref()),
     };
-    found.map_or_else(|| forward(x, weight, bias, by_rows), Tensor::from_dispatch)
+    found.unwrap_or_else(|| forward(x, weight, bias, by_rows))
 }
 
 fn forward<const D: usize>(
@@ -48,9 +42,7 @@ impl<const D: usize, const N: usize> Operation<N> for Linear<D> {
     const WEIGHT: Option<usize> = Some(1);
 
     fn forward(&self, inputs: [DispatchTensor; N]) -> DispatchTensor {
-        let bias = inputs.get(2).cloned().map(Tensor::from_dispatch);
-        let (x, weight) = (inputs[0].clone(), inputs[1].clone());
-        let (x, weight) = (Tensor::<D>::from_dispatch(x), Tensor::from_dispatch(weight));
+        let (x, weight, bias) = biased::tensors::<D, 2>(&inputs);
         forward(x, weight, bias, self.by_rows).into_dispatch()
     }
 

@@ -2,6 +2,7 @@
 //! gradients of weights that can wait, and scores that are never all in memory.
 
 mod attention;
+mod biased;
 mod convolution;
 mod linear;
 mod linear_cross_entropy;

@@ -6,7 +6,7 @@ use burn::{
 };
 use stovepipe_autodiff::{Operation, at_least_f32};
 
-use crate::everywhere::sums::sum_of_rows;
+use crate::everywhere::{biased, sums::sum_of_rows};
 
 /// See [`crate::layer_norm()`], and, without `beta`, [`crate::rms_norm()`].
 pub(crate) fn normalize<const D: usize>(
@@ -21,13 +21,8 @@ pub(crate) fn normalize<const D: usize>(
         "γ has a number for each column"
     );
     let norm = Normalize::<D>(epsilon);
-    let (own, scale) = (x.clone().into_dispatch(), gamma.clone().into_dispatch());
-    let found = match beta.clone() {
-        Some(beta) => norm.clone().run([own, scale, beta.into_dispatch()]),
-        None => norm.clone().run([own, scale]),
-    };
-    // Under Burn's gradient checkpointing, it differentiates each operation.
-    found.map_or_else(|| norm.output(x, gamma, beta), Tensor::from_dispatch)
+    let found = biased::run(norm.clone(), &x, &gamma, beta.as_ref());
+    found.unwrap_or_else(|| norm.output(x, gamma, beta))
 }
 
 /// By this ε.
@@ -52,12 +47,7 @@ impl<const D: usize> Normalize<D> {
 /// The input, γ, and β if the mean is subtracted.
 impl<const D: usize, const N: usize> Operation<N> for Normalize<D> {
     fn forward(&self, inputs: [DispatchTensor; N]) -> DispatchTensor {
-        let beta = inputs.get(2).cloned().map(Tensor::from_dispatch);
-        let [x, gamma] = [&inputs[0], &inputs[1]];
-        let (x, gamma) = (
-            Tensor::from_dispatch(x.clone()),
-            Tensor::from_dispatch(gamma.clone()),
-        );
+        let (x, gamma, beta) = biased::tensors(&inputs);
         self.output(x, gamma, beta).into_dispatch()
     }
 
@@ -67,8 +57,7 @@ impl<const D: usize, const N: usize> Operation<N> for Normalize<D> {
         gradient: DispatchTensor,
         needed: [bool; N],
     ) -> [Option<DispatchTensor>; N] {
-        let x = Tensor::<D>::from_dispatch(inputs[0].clone());
-        let gamma = Tensor::<1>::from_dispatch(inputs[1].clone());
+        let (x, gamma, _) = biased::tensors::<D, 1>(&inputs);
         let dtype = FloatDType::from(x.dtype());
         let (x, gradient) = (
             at_least_f32(x),

@@ -11,7 +11,7 @@ use std::{
 use burn::tensor::Device;
 use stovepipe_collective::{AllReduce, CollectiveError};
 use stovepipe_comm::Communicator;
-use stovepipe_plan::{BUCKET, CutError, Forecast, OptimizerState, PlanError, Setup};
+use stovepipe_plan::{BUCKET, CutError, Forecast, LayerProfile, OptimizerState, PlanError, Setup};
 use stovepipe_runtime::{CancelHandle, StopHandle};
 use stovepipe_schedule::{
     Costs, OneForwardOneBackward, Recompute, Schedule, Scheduler, WeightPolicy,
@@ -46,6 +46,7 @@ use crate::{
         flow::Flow,
         initialise::{initialise, initialise_in_place, initialise_place, release},
         layer::Layer,
+        parameters::count_parameters,
         ties::{Place, Ties},
         unkeyed::{self, UnkeyedPolicy},
         wiring::{LayerName, Wiring},
@@ -552,14 +553,19 @@ impl<L: Layer> PipelineBuilder<L> {
         state: OptimizerState,
         forecast: impl Fn(&Setup, &[usize]) -> Result<Forecast, PlanError>,
     ) -> Result<Forecast, BuildError> {
-        let mut forecast = self.set_up(measured, state, forecast)?;
-        if self.precision.cast().is_some() {
-            // A step computes on copies of half the size.
-            for memory in &mut forecast.memory {
-                memory.parameters += memory.parameters / 2;
+        self.set_up(measured, state, |setup, cut| {
+            let mut forecast = forecast(setup, cut)?;
+            if self.precision.cast().is_some() {
+                let mut layers = self.layers.iter().zip(&measured.profile(0).layers);
+                for (stage, count) in forecast.balance.iter().enumerate() {
+                    let copies: u64 = layers.by_ref().take(*count).map(copied).sum();
+                    for &worker in setup.schedule.replicas(stage) {
+                        forecast.memory[worker].parameters += copies;
+                    }
+                }
             }
-        }
-        Ok(forecast)
+            Ok(forecast)
+        })
     }
 
     fn set_up<R>(
@@ -928,6 +934,12 @@ fn initialise_shared<L: Layer>(
     let places = shared_here().flatten();
     let of_others = places.filter(|(layer, _)| !is_own(*layer));
     of_others.copied().collect()
+}
+
+/// Bytes of the copies, in 16 bits, on which a step in mixed precision computes: parameters of 16 bits need none.
+fn copied<L: Layer>((layer, profile): (&L, &LayerProfile)) -> u64 {
+    let narrow = 2 * count_parameters(layer) as u64;
+    profile.parameters.saturating_sub(narrow)
 }
 
 /// Moves each layer of this process to its stage's device, ready to train. One after another, so that the

@@ -366,7 +366,7 @@ fn some_runs<R>(mut run: impl FnMut() -> Result<R, BoxedError>) -> Result<Vec<R>
 
 /// A copy of a layer on a device, ready to train, that shares nothing with the model: clones of lazy
 /// parameters would initialise the model's, and clones of running statistics would update the model's.
-fn stand_in<L: Layer>(layer: &L, device: &Device) -> L {
+pub(super) fn stand_in<L: Layer>(layer: &L, device: &Device) -> L {
     struct Values<'a>(&'a Device);
 
     impl ModuleMapper for Values<'_> {

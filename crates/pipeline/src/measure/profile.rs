@@ -13,6 +13,7 @@ use crate::{
         precision::Precision,
     },
     engine::{
+        copies,
         panic::caught,
         skips::{SkipValues, StageSkips},
         tape::StageValues,
@@ -21,11 +22,11 @@ use crate::{
     measure::{
         device::NamedDevice,
         fingerprint::{Fingerprint, layer_text},
-        layer_bench::{LayerBench, PeakOf, Setting, bytes, failed, pass_of},
+        layer_bench::{LayerBench, PeakOf, Setting, bytes, failed, pass_of, stand_in},
         probe,
         side_by_side::Chain,
     },
-    model::{flow::Flow, flows, layer::Layer, parameters::parameter_bytes_of, wiring::Wiring},
+    model::{flow::Flow, flows, layer::Layer, parameters::parameter_bytes, wiring::Wiring},
 };
 
 /// Measures what each layer of a model costs: the [`Profile`] that cuts and plans are made from.
@@ -343,15 +344,14 @@ impl Profiler {
                 self.report(profiles.len());
                 continue;
             }
+            let own = stand_in(layer, &setting.device);
+            let [parameters, trained] = parameter_bytes(&own);
             let bench = LayerBench {
-                layer: setting.copy(layer),
+                layer: copies::cast(own, setting.dtype),
                 pass: pass_of(layers, index, (side, samples), skips),
                 setting: &setting,
             };
             let panicked = StepError::panicked("layer");
-            // In mixed precision, the copy has fewer bits than the layer.
-            let least = self.precision.cast().map_or(0, |_| size_of::<f32>());
-            let [parameters, trained] = parameter_bytes_of(&bench.layer, least);
             let measured = caught(|| bench.measure(&input)).map_err(panicked);
             let measured = measured.map_err(failed(layers, index))?;
             let (profile, output) = measured.map_err(failed(layers, index))?;

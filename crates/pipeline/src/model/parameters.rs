@@ -50,12 +50,7 @@ pub fn count_parameters<M: Module>(module: &M) -> usize {
 /// ```
 #[must_use]
 pub fn parameter_bytes<M: Module>(module: &M) -> [u64; 2] {
-    parameter_bytes_of(module, 0)
-}
-
-/// The same, at least so many each.
-pub(crate) fn parameter_bytes_of<M: Module>(module: &M, least: usize) -> [u64; 2] {
-    struct Bytes([u64; 2], usize);
+    struct Bytes([u64; 2]);
 
     impl ParameterVisitor for Bytes {
         fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -66,14 +61,13 @@ pub(crate) fn parameter_bytes_of<M: Module>(module: &M, least: usize) -> [u64; 2
                 trained =
                     param.is_require_grad() || param.clone().valid().train().is_require_grad();
             }
-            let each = each.max(self.1);
             let bytes = (param.lazy_shape().num_elements() * each) as u64;
             self.0[0] += bytes;
             self.0[1] += bytes * u64::from(trained);
         }
     }
 
-    let mut bytes = Bytes([0; 2], least);
+    let mut bytes = Bytes([0; 2]);
     visit_parameters(module, &mut bytes);
     bytes.0
 }

@@ -24,6 +24,9 @@ use crate::{
 
 pub(crate) const FOLDER: &str = "checkpoints";
 const STATE: &str = "standing.toml";
+/// The endings of checkpoints that are incomplete or damaged.
+const PARTIAL: &str = "partial";
+const DAMAGED: &str = "damaged";
 
 /// The checkpoints in a run's folder.
 #[derive(Clone, Debug)]
@@ -195,11 +198,26 @@ impl Checkpoints {
             }
             paths => paths?,
         };
-        // Incomplete and damaged ones have a suffix, `.partial` or `.damaged`.
+        // Incomplete and damaged ones have an ending.
         let found = paths.iter().filter_map(|path| Checkpoint::at(path));
         let mut found: Vec<_> = found.collect();
         found.sort();
         Ok(found)
+    }
+
+    /// Whether some were found to be damaged.
+    pub(crate) fn are_damaged(&self) -> bool {
+        let paths = paths(&self.folder).unwrap_or_default();
+        paths.iter().any(|path| has_ending(path, DAMAGED))
+    }
+
+    /// Whether this is a checkpoint, or the beginning of one.
+    pub(crate) fn has_made(path: &Path) -> bool {
+        let name = match has_ending(path, PARTIAL) {
+            true => path.with_extension(""),
+            false => path.to_owned(),
+        };
+        Checkpoint::at(&name).is_some()
     }
 
     /// The checkpoint with the best test results, by the task's
@@ -219,7 +237,7 @@ impl Checkpoints {
             match sums::check(&checkpoint.path) {
                 Ok(()) => return Ok((Some(checkpoint), damaged)),
                 Err(reason) => {
-                    let path = checkpoint.path.with_extension("damaged");
+                    let path = checkpoint.path.with_extension(DAMAGED);
                     self.files.remove_folder(&path)?;
                     self.files.rename(&checkpoint.path, &path)?;
                     damaged.push(Damaged { path, reason });
@@ -266,7 +284,7 @@ impl Checkpoints {
         write: impl FnOnce(&Path) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
         let (path, files) = (self.folder_of(state), &self.files);
-        let partial = path.with_extension("partial");
+        let partial = path.with_extension(PARTIAL);
         let is_new = !processes.of_first(self.has(state))?;
         if is_new {
             processes.first(|| {
@@ -335,7 +353,7 @@ impl Checkpoints {
         self.files.create_folder(&self.folder)?;
         for checkpoint in other.list()?.into_iter().rev() {
             let path = self.folder.join(&checkpoint.name);
-            let partial = path.with_extension("partial");
+            let partial = path.with_extension(PARTIAL);
             self.files.remove_folder(&partial)?;
             self.files.create_folder(&partial)?;
             for file in paths(&checkpoint.path)? {
@@ -347,6 +365,10 @@ impl Checkpoints {
         }
         self.sync()
     }
+}
+
+fn has_ending(path: &Path, ending: &str) -> bool {
+    path.extension().is_some_and(|own| own == ending)
 }
 
 fn seal(folder: &Path, state: &TrainerState, files: &Files) -> Result<(), TrainError> {

@@ -64,11 +64,12 @@ pub(super) fn check(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The names of a folder's files, sorted, without the checksums.
+/// The names of a folder's files, sorted, without the checksums. Those that begin with a dot are of other programs, such as
+/// editors and file managers.
 fn names(folder: &Path) -> Result<Vec<String>, TrainError> {
     let paths = paths(folder)?;
     let names = paths.iter().filter_map(|path| path.file_name()?.to_str());
-    let names = names.filter(|&name| name != SUMS);
+    let names = names.filter(|&name| name != SUMS && !name.starts_with('.'));
     Ok(names.map(str::to_owned).collect())
 }
 
@@ -125,6 +126,8 @@ mod tests {
             fs::remove_file(&path).unwrap();
             check(folder.path()).unwrap_err();
             fs::write(&path, &content).unwrap();
+            check(folder.path()).unwrap();
+            fs::write(folder.path().join(".other"), "").unwrap();
             check(folder.path()).unwrap();
             fs::write(folder.path().join("other"), "").unwrap();
             check(folder.path()).unwrap_err();

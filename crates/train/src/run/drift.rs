@@ -18,8 +18,8 @@ pub(super) struct Drift {
     times: Vec<Vec<f64>>,
     /// The ratios of the last steps in a row in which a worker was slower, by worker.
     apart: Vec<Vec<f64>>,
-    /// The cuts that were said; none for a worker that was named without one.
-    said: Vec<Option<Vec<usize>>>,
+    /// The workers that were named, and the cuts with them.
+    said: Vec<(usize, Option<Vec<usize>>)>,
 }
 
 impl Drift {
@@ -61,12 +61,14 @@ impl Drift {
             .map(|stage| stage.layers.len())
             .collect();
         let cut = self.best(&ratios).filter(|cut| *cut != now);
-        if self.said.contains(&cut) {
-            return None;
-        }
-        self.said.push(cut.clone());
         let slowest = slowest(&ratios);
         let worker = ratios.iter().position(|&ratio| ratio == slowest)?;
+        let line = (worker, cut);
+        if self.said.contains(&line) {
+            return None;
+        }
+        self.said.push(line.clone());
+        let (_, cut) = line;
         let relative = slowest / fastest(&ratios);
         let cut = cut.map(BalanceSetting::Layers);
         let better = cut.map(|cut| format!(": by time, --balance {cut} would now be best"));

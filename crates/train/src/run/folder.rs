@@ -2,7 +2,7 @@
 //!
 //! During a run, its files are in `NAME.partial`. At the end, the folder is renamed to `NAME`: a
 //! folder under its own name is complete. A complete run that trains further stays as it is until
-//! then. If a run fails, its partial folder is removed, unless it has new checkpoints. The folder of
+//! then. If a run fails, its partial folder is removed, unless it has new checkpoints, or damaged ones. The folder of
 //! a killed program stays, so that the run can resume. A lock keeps two programs from writing to one
 //! folder; the system releases it if the program is killed.
 
@@ -20,7 +20,7 @@ use stovepipe_pipeline::error::ProcessError;
 
 use crate::{
     checkpoint::{self, Checkpoint, Checkpoints},
-    disk::{Files, is_log},
+    disk::{Files, is_log, paths as paths_in},
     error::TrainError,
     processes::Processes,
 };
@@ -40,7 +40,7 @@ const TRIES: u32 = 100;
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// The folder of a run. If it is dropped before [`finish`](Self::finish), it is removed, unless it has
-/// new checkpoints.
+/// new checkpoints, or damaged ones.
 ///
 /// ```
 /// # let parent = tempfile::tempdir().unwrap();
@@ -308,6 +308,7 @@ impl RunFolder {
         if self.is_elsewhere {
             return Ok(());
         }
+        self.check()?;
         (self.files).replace(&self.file(name), |new| new.write_all(content))
     }
 
@@ -342,6 +343,7 @@ impl RunFolder {
         if self.is_elsewhere {
             return Ok(());
         }
+        self.check()?;
         let line = serde_json::to_string(value)
             .map_err(|error| TrainError::format(&self.file(name), error))?;
         self.files
@@ -360,6 +362,7 @@ impl RunFolder {
         if self.is_elsewhere {
             return Ok(self.path.clone());
         }
+        self.check()?;
         let files = self.files.clone();
         // It is complete also if the machine stops just afterwards. Checkpoints are synced already.
         let synced = files.sync_all(&self.partial, checkpoint::FOLDER);
@@ -381,10 +384,28 @@ impl RunFolder {
             self.not_in_place(error)
         })?;
         self.sync_name();
-        if is_further {
-            let _ = files.remove_folder(&self.path.join(BEFORE));
+        let before = self.path.join(BEFORE);
+        if is_further && self.take_over(&before).is_ok() {
+            let _ = files.remove_folder(&before);
         }
         Ok(self.path.clone())
+    }
+
+    /// Moves what a user has put into the folder of the complete run that this one began with, such as an export of its
+    /// model. Its files were copied at the beginning.
+    fn take_over(&self, before: &Path) -> Result<(), TrainError> {
+        let mut left = paths_in(before)?;
+        left.retain(|path| !path.is_file());
+        let checkpoints = paths_in(&before.join(checkpoint::FOLDER))?.into_iter();
+        left.extend(checkpoints.filter(|path| !Checkpoints::has_made(path)));
+        for from in left {
+            let to = from.strip_prefix(before).map(|name| self.path.join(name));
+            match to {
+                Ok(to) if fs::symlink_metadata(&to).is_err() => self.files.rename(&from, &to)?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Leaves the folder as it is, also without checkpoints, for a program that resumes it. Returns its final path.
@@ -402,6 +423,7 @@ impl RunFolder {
         if self.is_elsewhere {
             return Ok(());
         }
+        self.check()?;
         self.lock = None;
         (self.remove()).map_err(TrainError::file(&self.partial))
     }
@@ -501,12 +523,16 @@ fn kept_lines(
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        if self.lock.take().is_none() {
+        // In its place there may be the folder of another run.
+        let is_own = self.check().is_ok();
+        if self.lock.take().is_none() || !is_own {
             return;
         }
         let complete = Some(&self.path).filter(|_| self.file(BEFORE).exists());
         let before = complete.map_or(Ok(None), |path| newest(path));
         let has_new = match (newest(&self.partial), before) {
+            // The complete run has those that are damaged, too.
+            (Ok(None), Ok(None)) if complete.is_none() => self.checkpoints().are_damaged(),
             (Ok(now), Ok(before)) => now > before,
             // What cannot be read is not removed.
             _ => true,

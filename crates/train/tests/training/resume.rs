@@ -3,6 +3,7 @@
 use std::{
     cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, SystemTime},
 };
 
 use stovepipe_pipeline::{Batch, KeyedRng, nn::Dropout};
@@ -303,6 +304,31 @@ fn a_damaged_checkpoint_is_found_and_the_one_before_it_taken() {
     summary.unwrap();
 }
 
+/// Which checkpoint is the newest is in its name.
+#[test]
+fn a_clock_that_goes_back_does_not_matter() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, whole] = ["run", "whole"].map(|name| directory.path().join(name));
+    let settings = three_epochs(&path);
+    train_whole(&settings, &whole);
+    let partial = RunFolder::find(&path).unwrap();
+    let before = names(&partial);
+    for (age, name) in before.iter().enumerate() {
+        let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 - 1000 * age as u64);
+        for file in fs::read_dir(partial.join("checkpoints").join(name)).unwrap() {
+            let file = fs::File::options()
+                .write(true)
+                .open(file.unwrap().path())
+                .unwrap();
+            file.set_modified(then).unwrap();
+        }
+    }
+    let (resumed, summary) = train(noisy(2), &settings, &failing_after(1000), &path);
+    assert_eq!(resumed.checkpoint.as_ref(), before.last());
+    summary.unwrap();
+    assert_eq!(left_by(&path), left_by(&whole));
+}
+
 fn flipped(content: &[u8]) -> Option<Vec<u8>> {
     let mut content = content.to_vec();
     let middle = content.len() / 2;
@@ -405,9 +431,20 @@ fn a_complete_run_stays_until_a_longer_one_replaces_it() {
     let begun = names(&at("run.partial"));
     assert_eq!(begun.last().unwrap(), "epoch-0002-batch-0000000");
 
+    // What its user has put there stays, too.
+    let export = path.join("export/model.bin");
+    let kept = path.join("checkpoints/kept/of-a-good-one");
+    for file in [&export, &kept] {
+        fs::create_dir(file.parent().unwrap()).unwrap();
+        fs::write(file, "mine").unwrap();
+    }
     let (resumed, summary) = train(noisy(3), &settings(3), &failing_after(1000), &path);
     assert_eq!((resumed.epochs, summary.unwrap().epochs), (2, 3));
     assert_eq!(metrics(&path).len(), 3);
+    for file in [export, kept] {
+        assert_eq!(fs::read(&file).unwrap(), b"mine");
+        fs::remove_dir_all(file.parent().unwrap()).unwrap();
+    }
     assert!(!at("run.partial").exists() && !path.join("before").exists());
 
     // Killed between the two renames at the end, or while its checkpoints were copied.
@@ -583,6 +620,55 @@ fn a_folder_that_is_removed_ends_the_training() {
     );
     drop(folder);
     assert!(!removed.exists());
+}
+
+/// Another run may have begun in its place: that one's files are left alone.
+#[test]
+fn a_folder_that_was_replaced_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run");
+    let removed = || {
+        let folder = RunFolder::create(&path).unwrap();
+        fs::remove_dir_all(folder.file("")).unwrap();
+        folder
+    };
+    let all = [removed(), removed(), removed()];
+    let other = RunFolder::create(&path).unwrap();
+    other.write("notes.txt", b"of the other").unwrap();
+    let [dropped, finished, discarded] = all;
+    assert_matches!(
+        dropped.write("notes.txt", b"mine"),
+        Err(TrainError::FolderGone(_))
+    );
+    drop(dropped);
+    assert_matches!(finished.finish(), Err(TrainError::FolderGone(_)));
+    assert_matches!(discarded.discard(), Err(TrainError::FolderGone(_)));
+    let path = other.finish().unwrap();
+    assert_eq!(fs::read(path.join("notes.txt")).unwrap(), b"of the other");
+}
+
+/// They are for their user to look at.
+#[test]
+fn damaged_checkpoints_are_not_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run");
+    let folder = RunFolder::create(&path).unwrap();
+    let checkpoint = folder.file("checkpoints/epoch-0001-batch-0000002");
+    fs::create_dir_all(&checkpoint).unwrap();
+    fs::write(checkpoint.join("model.safetensors"), "half").unwrap();
+    folder.leave();
+
+    let folder = RunFolder::resume(&path).unwrap();
+    let mut trainer = trainer(noisy(2), settings(OptimizerSetting::Adam, 1e-2, 2));
+    let resumed = trainer.resume(&folder).unwrap();
+    assert!(resumed.checkpoint.is_none());
+    drop(folder);
+    let damaged = &resumed.damaged[0].path;
+    assert_eq!(damaged, &checkpoint.with_extension("damaged"));
+    assert_eq!(
+        fs::read(damaged.join("model.safetensors")).unwrap(),
+        b"half"
+    );
 }
 
 /// A parameter that cannot be read stands for a lost device.

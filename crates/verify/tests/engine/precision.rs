@@ -1,6 +1,10 @@
 //! Mixed precision: stages compute in bf16 or f16, the model stays in f32.
 
-use burn::tensor::DType;
+use burn::{
+    module::{ModuleVisitor, Param},
+    tensor::{DType, FloatDType, Int, Tensor},
+};
+use stovepipe_decoder::{DecoderConfig, LoraConfig};
 use stovepipe_pipeline::measure::OptimizerState;
 
 use crate::models::*;
@@ -84,6 +88,48 @@ fn sizes_are_predicted_for_the_precision() {
             assert_eq!(2 * narrow.parameters, 3 * wide.parameters);
             assert_eq!(narrow.optimizer, wide.optimizer);
             assert_eq!(2 * narrow.inputs, wide.inputs);
+        }
+    }
+}
+
+/// A base of 16 bits that an adapter leaves as it is needs no copies.
+#[test]
+fn a_base_of_half_the_size_is_predicted() {
+    let device = cpu();
+    let config = DecoderConfig {
+        length: 8,
+        ..DecoderConfig::new(29, 32, 2, 4)
+    };
+    let layers = config.init_to_load(FloatDType::BF16, &device).unwrap();
+    let layers = LoraConfig::new(4).add_to(layers, &config, &device).unwrap();
+    let mut needed = Needed::default();
+    layers.iter().for_each(|layer| layer.visit(&mut needed));
+    assert!(needed.half > 0 && needed.wide > 0);
+
+    let profiler = Profiler::new(&cpu()).precision(Precision::Bf16);
+    let tokens = Tensor::<2, Int>::zeros([2, 8], &device);
+    let profile = profiler.measure(&layers, tokens).unwrap();
+    let builder = builder(layers, 2, By(Rule::GPipe, 1), 3, Recompute::Always);
+    let builder = builder.precision(Precision::Bf16);
+    let forecast = builder.forecast(&Measured::from(&profile), OptimizerState::new(2));
+    let memory = forecast.unwrap().memory.into_iter();
+    let parameters: u64 = memory.map(|memory| memory.parameters).sum();
+    assert_eq!(parameters, needed.half + needed.wide);
+}
+
+/// Bytes of parameters of 16 bits, and of others and their copies.
+#[derive(Default)]
+struct Needed {
+    half: u64,
+    wide: u64,
+}
+
+impl ModuleVisitor for Needed {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let numbers = param.lazy_shape().num_elements() as u64;
+        match param.val().dtype() {
+            DType::BF16 => self.half += 2 * numbers,
+            _ => self.wide += (4 + 2) * numbers,
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use std::{fs, io, path::Path};
 
-use stovepipe_pipeline::{Layer, NamedDevice, Pipeline, Stage};
+use stovepipe_pipeline::{Layer, NamedDevice, Pipeline, Stage, parameter_bytes};
 
 use super::{error::OffloadError, storage::HostMemory};
 use crate::{
     error::TrainError,
     optimizer::{StagedOptimizer, groups},
     processes::Processes,
-    settings::{HOST, OffloadSetting, TrainSettings},
+    settings::{HOST, OffloadSetting, TrainSettings, free_memory},
 };
 
 impl TrainSettings {
@@ -63,8 +63,27 @@ impl TrainSettings {
             return Ok(optimizer);
         }
         let processes = Processes::of(pipeline);
-        let offloaded = self.offloaded(optimizer, &stages, processes.rank());
+        let own = pipeline.layers().iter().enumerate();
+        let own = own.filter(|(index, _)| {
+            let stage = stages.iter().find(|stage| stage.layers.contains(index));
+            stage.is_some_and(|stage| stage.processes.contains(&processes.rank()))
+        });
+        let trained = own.map(|(_, layer)| parameter_bytes(layer)[1]).sum();
+        let offloaded = (self.check_host(trained, free_memory()))
+            .and_then(|()| self.offloaded(optimizer, &stages, processes.rank()));
         processes.agree(offloaded)
+    }
+
+    /// Checks that what is kept off the devices, of so many bytes of trained parameters, fits into `free` bytes, if it lies in
+    /// the memory of the host.
+    fn check_host(&self, trained: u64, free: Option<u64>) -> Result<(), TrainError> {
+        let state = self.optimizer_state();
+        let numbers = u64::from(state.offloaded) + u64::from(state.offloads_gradients);
+        let needs = trained.saturating_mul(numbers);
+        match free.filter(|&has| self.offloads_to_host() && needs > has) {
+            Some(has) => Err(TrainError::HostTooSmall { needs, has }),
+            None => Ok(()),
+        }
     }
 
     /// With the states of the stages that this process updates elsewhere.
@@ -89,5 +108,33 @@ impl TrainSettings {
         let file = || tempfile::tempfile_in(folder);
         let offloaded = optimizer.offload(stages, |stage| is_own(stage).then(file).transpose());
         offloaded.map_err(TrainError::file(folder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// AdamW's two states and the gradient of each parameter.
+    #[test]
+    fn what_is_kept_on_the_host_has_room_there() {
+        let kept = |folder: &str, free| {
+            let settings = TrainSettings {
+                offload: OffloadSetting::Optimizer,
+                offload_to: folder.into(),
+                ..TrainSettings::default()
+            };
+            settings.check_host(1 << 20, free)
+        };
+        for free in [None, Some(3 << 20)] {
+            assert!(kept(HOST, free).is_ok());
+        }
+        assert!(kept("states", Some(0)).is_ok());
+        assert!(kept(HOST, Some((3 << 20) - 1)).is_err());
+        let error = kept(HOST, Some(2 << 20)).unwrap_err().to_string();
+        let says =
+            "takes 3.0 MiB of the memory of the host, but only 2.0 MiB are free: name a folder";
+        assert!(error.contains(says), "{error}");
     }
 }
