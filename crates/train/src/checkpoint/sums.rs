@@ -64,8 +64,8 @@ pub(super) fn check(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The names of a folder's files, sorted, without the checksums. Those that begin with a dot are of other programs, such as
-/// editors and file managers.
+/// The names of a folder's files, sorted, without the checksums. Those that begin with a dot are of other programs,
+/// such as editors and file managers.
 fn names(folder: &Path) -> Result<Vec<String>, TrainError> {
     let paths = paths(folder)?;
     let names = paths.iter().filter_map(|path| path.file_name()?.to_str());

@@ -63,12 +63,11 @@ impl Drift {
         let cut = self.best(&ratios).filter(|cut| *cut != now);
         let slowest = slowest(&ratios);
         let worker = ratios.iter().position(|&ratio| ratio == slowest)?;
-        let line = (worker, cut);
+        let line = (worker, cut.clone());
         if self.said.contains(&line) {
             return None;
         }
-        self.said.push(line.clone());
-        let (_, cut) = line;
+        self.said.push(line);
         let relative = slowest / fastest(&ratios);
         let cut = cut.map(BalanceSetting::Layers);
         let better = cut.map(|cut| format!(": by time, --balance {cut} would now be best"));

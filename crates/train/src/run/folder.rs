@@ -2,9 +2,9 @@
 //!
 //! During a run, its files are in `NAME.partial`. At the end, the folder is renamed to `NAME`: a
 //! folder under its own name is complete. A complete run that trains further stays as it is until
-//! then. If a run fails, its partial folder is removed, unless it has new checkpoints, or damaged ones. The folder of
-//! a killed program stays, so that the run can resume. A lock keeps two programs from writing to one
-//! folder; the system releases it if the program is killed.
+//! then. If a run fails, its partial folder is removed, unless it has new checkpoints, or damaged
+//! ones. The folder of a killed program stays, so that the run can resume. A lock keeps two programs
+//! from writing to one folder; the system releases it if the program is killed.
 
 use std::{
     fs::{self, File, TryLockError},

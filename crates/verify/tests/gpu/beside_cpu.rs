@@ -67,7 +67,7 @@ pub fn cpu() -> NamedDevice {
 
 /// The devices of two stages. Each GPU compiles its own kernels, on a thread of its own; in software this takes most of
 /// the time, so tests are spread over both.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub enum Pairs {
     /// The second GPU has both stages, with recomputation.
     OneGpu,

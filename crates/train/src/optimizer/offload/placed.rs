@@ -63,19 +63,17 @@ impl TrainSettings {
             return Ok(optimizer);
         }
         let processes = Processes::of(pipeline);
-        let own = pipeline.layers().iter().enumerate();
-        let own = own.filter(|(index, _)| {
-            let stage = stages.iter().find(|stage| stage.layers.contains(index));
-            stage.is_some_and(|stage| stage.processes.contains(&processes.rank()))
-        });
-        let trained = own.map(|(_, layer)| parameter_bytes(layer)[1]).sum();
+        let own = stages.iter();
+        let own = own.filter(|stage| stage.processes.contains(&processes.rank()));
+        let own = own.flat_map(|stage| &pipeline.layers()[stage.layers.clone()]);
+        let trained = own.map(|layer| parameter_bytes(layer)[1]).sum();
         let offloaded = (self.check_host(trained, free_memory()))
             .and_then(|()| self.offloaded(optimizer, &stages, processes.rank()));
         processes.agree(offloaded)
     }
 
-    /// Checks that what is kept off the devices, of so many bytes of trained parameters, fits into `free` bytes, if it lies in
-    /// the memory of the host.
+    /// Checks that what is kept off the devices, of so many bytes of trained parameters, fits into `free` bytes, if
+    /// it lies in the memory of the host.
     fn check_host(&self, trained: u64, free: Option<u64>) -> Result<(), TrainError> {
         let state = self.optimizer_state();
         let numbers = u64::from(state.offloaded) + u64::from(state.offloads_gradients);
