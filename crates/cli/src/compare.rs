@@ -19,7 +19,10 @@ use stovepipe_report::{
     ComparedSteps, ComparedSums, Comparison, OtherSum, Step, first_other_step, first_other_sum,
 };
 
-use self::{replay::Replay, tensors::first_other_tensor};
+use self::{
+    replay::Replay,
+    tensors::{Compared, compare, first_other_tensor},
+};
 use crate::{
     error::CliError,
     files::{CONFIG, MODEL, STEPS},
@@ -229,22 +232,19 @@ fn models([first, second]: &[PathBuf; 2]) -> Result<ComparedModels, CliError> {
         let Some(of_second) = of_second.iter().find(|other| other.name() == own.name()) else {
             continue;
         };
-        let both = [own.model(false), of_second.model(false)];
-        match first_other_tensor([&both[0], &both[1]]) {
-            Ok(None) => same += 1,
-            Ok(Some(tensor)) => {
+        match compare([&own, of_second])? {
+            Compared::Same => same += 1,
+            Compared::NotWhole => {}
+            Compared::Other(tensor) => {
                 let step = own.steps().ok().and_then(|step| usize::try_from(step).ok());
                 let title = format!("checkpoint {}", own.name());
                 return Ok(other(&title, step, tensor));
             }
-            // One that is being removed, or was when the program was killed.
-            Err(_) if !both.iter().all(|path| path.exists()) => {}
-            Err(error) => return Err(error),
         }
     }
-    let at_end = [first, second].map(|run| run.join(MODEL));
+    let at_end = [first, second].map(|run| [run.join(MODEL)]);
     let steps = [first, second].map(|run| last_step(run));
-    let end = match (at_end.iter().all(|path| path.exists()), steps) {
+    let end = match (at_end.iter().flatten().all(|path| path.exists()), steps) {
         (false, _) => "; there are not two at the end".to_owned(),
         (true, [Some(one), Some(other)]) if one != other => {
             format!("; one run ended after step {one}, the other after step {other}")

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use stovepipe::{
+    pipeline::Precision,
     plan::{LayerGraph, Profile},
     train::{Processes, settings::MOST_MICRO_BATCHES},
 };
@@ -86,7 +87,13 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
             "without --measure or --out",
         );
         refuse_idle(matches, [idle])?;
-        let profile = Profile::from_toml(&text).map_err(CliError::file(&flags.profile))?;
+        let mut profile = Profile::from_toml(&text).map_err(CliError::file(&flags.profile))?;
+        if flags.precision != Precision::F32 {
+            // A profile that was not measured in mixed precision does not say.
+            for layer in &mut profile.layers {
+                layer.cast.get_or_insert(layer.parameters / 2);
+            }
+        }
         chain::plan(&flags, &profile, &machine)?;
     }
     Ok(ExitCode::SUCCESS)

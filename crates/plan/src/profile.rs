@@ -26,6 +26,7 @@ use crate::toml_text::{self, TomlError, TomlText};
 ///     parameters = 655400   # bytes
 ///     output = 320
 ///     kept = 131072         # held from forward to backward; optional
+///     cast = 327700         # copies of parameters, in mixed precision; optional
 ///     bookkeeping = 4096    # a copy of the layer, without its tensors; optional
 ///     context = 262144      # held between the halves of the backward pass; optional
 ///     workspace = 786432    # what a pass needs besides; optional
@@ -74,6 +75,10 @@ pub struct LayerProfile {
     /// Bytes of the parameters that are trained. None: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trained: Option<u64>,
+    /// Bytes of the copies of parameters, of another type, that a step in mixed precision computes on. None: it
+    /// computes on the parameters themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cast: Option<u64>,
     /// Bytes of the output.
     pub output: u64,
     /// Bytes of activations kept within the layer from forward to backward. None: unknown, counted as the
@@ -135,8 +140,8 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// Reads a profile; see [`Profile`] for the format. `quiet`, `weight`, `kept`, `bookkeeping`,
-    /// `context` and `workspace` are optional, and so are `forward-fixed` and `backward-fixed`, with the default 0.
+    /// Reads a profile; see [`Profile`] for the format. `quiet`, `weight`, `cast`, `kept`,
+    /// `bookkeeping`, `context` and `workspace` are optional, and so are `forward-fixed` and `backward-fixed`, with the default 0.
     ///
     /// # Errors
     ///
@@ -161,6 +166,7 @@ impl Profile {
             layer.check(line)?;
             seconds += layer.forward + layer.quiet.unwrap_or(0.0) + layer.backward;
             let besides = [
+                layer.cast,
                 layer.kept,
                 layer.bookkeeping,
                 layer.context,
@@ -385,6 +391,13 @@ impl LayerProfile {
 
     /// This layer and the next as one.
     pub(crate) fn joined_with(&self, next: &Self) -> Self {
+        let known = |part: fn(&Self) -> Option<u64>| {
+            let [own, next] = [part(self), part(next)];
+            let sum = own
+                .unwrap_or_default()
+                .saturating_add(next.unwrap_or_default());
+            own.or(next).map(|_| sum)
+        };
         Self {
             name: self.name.clone(),
             forward: self.forward + next.forward,
@@ -396,12 +409,10 @@ impl LayerProfile {
             parameters: self.parameters.saturating_add(next.parameters),
             trained: (self.trained.or(next.trained))
                 .map(|_| self.trained_or_all().saturating_add(next.trained_or_all())),
+            cast: known(|layer| layer.cast),
             output: next.output,
             kept: Some(self.kept_or_output().saturating_add(next.kept_or_output())),
-            bookkeeping: (self.bookkeeping.or(next.bookkeeping)).map(|_| {
-                let both = [self, next].map(|layer| layer.bookkeeping.unwrap_or_default());
-                both[0].saturating_add(both[1])
-            }),
+            bookkeeping: known(|layer| layer.bookkeeping),
             context: (self.context.or(next.context)).map(|_| {
                 self.context_or_kept()
                     .saturating_add(next.context_or_kept())

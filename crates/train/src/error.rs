@@ -309,6 +309,9 @@ pub enum TrainError {
     /// A checkpoint cannot be written, and the settings say to stop then.
     #[error("the checkpoint cannot be written, the previous one is unchanged: {0}")]
     NotSaved(#[source] Box<Self>),
+    /// An old checkpoint cannot be removed.
+    #[error("the checkpoint is written, but an old one cannot be removed: {0}")]
+    NotRemoved(#[source] Box<Self>),
     /// A device does not return the tensors to save.
     #[error(
         "{}: a device does not return the tensors to save ({cause}): use --resume to continue from \

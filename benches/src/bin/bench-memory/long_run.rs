@@ -52,6 +52,8 @@ const SAMPLES: usize = 4;
 const LENGTH: usize = 8;
 const TOKENS: usize = 16;
 const LEGS: usize = 10;
+/// What may be allocated at the end that was not at the start: less than a byte a step.
+const MOST_GROWTH: usize = 64 << 10;
 const LONGEST_SAVE: Duration = Duration::from_secs(20);
 
 /// What the process holds, after so many steps.
@@ -199,6 +201,10 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
     report.save(&flags.out)?;
     if (last.files, last.threads) != (first.files, first.threads) {
         return Err("files or threads are left over".into());
+    }
+    let grown = last.allocated.saturating_sub(first.allocated);
+    if grown > MOST_GROWTH {
+        return Err(format!("{grown} bytes more are allocated at the end").into());
     }
     Ok(())
 }

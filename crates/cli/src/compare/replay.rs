@@ -25,7 +25,10 @@ use stovepipe::{
 };
 use stovepipe_report::{first_other_step, first_other_sum};
 
-use super::{place, tensors::first_other_tensor};
+use super::{
+    place,
+    tensors::{Compared, compare},
+};
 use crate::{
     error::{CliError, usage},
     files::{CHECKSUMS, CONFIG, TOKENIZER},
@@ -142,7 +145,7 @@ impl Replay<'_> {
                 continue;
             };
             let is_before = first.steps().is_ok_and(|steps| steps < step as u64);
-            if is_before && have_same_tensors(&first, second).unwrap_or(false) {
+            if is_before && matches!(compare([&first, second]), Ok(Compared::Same)) {
                 return Ok(Some([first, second.clone()]));
             }
         }
@@ -170,19 +173,6 @@ fn check_can_replay(run: &Path, name: &Path) -> Result<(), CliError> {
         ));
     }
     Ok(())
-}
-
-fn have_same_tensors(first: &Checkpoint, second: &Checkpoint) -> Result<bool, CliError> {
-    for path in files(first.path())? {
-        let is_tensors = path
-            .extension()
-            .is_some_and(|ending| ending == "safetensors");
-        let other = second.path().join(path.file_name().unwrap_or_default());
-        if is_tensors && (!other.exists() || first_other_tensor([&path, &other])?.is_some()) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>, CliError> {

@@ -1,31 +1,97 @@
-//! The first tensor in which two files differ.
+//! The first tensor in which two models or checkpoints differ.
 
-use std::{fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
-use stovepipe::schedule::count;
+use stovepipe::{schedule::count, train::checkpoint::Checkpoint};
 
 use crate::error::CliError;
 
-/// Says in which tensor two files of weights first differ, in the order of layers, if they do.
-pub fn first_other_tensor(files: [&Path; 2]) -> Result<Option<String>, CliError> {
-    let read = |path: &Path| fs::read(path).map_err(CliError::file(path));
-    let bytes = [read(files[0])?, read(files[1])?];
+/// How the names of a checkpoint's files begin, in the order in which they are compared, and what they hold.
+const PARTS: [(&str, &str); 4] = [
+    ("model", ""),
+    ("averaged", "the averaged weights, "),
+    ("optimizer", "the optimizer's state, "),
+    ("gradients", "the gradients that wait for an update, "),
+];
+
+/// What comparing two checkpoints shows.
+pub enum Compared {
+    Same,
+    /// The first tensor in which they differ.
+    Other(String),
+    /// One of them is being removed, or was when the program was killed.
+    NotWhole,
+}
+
+/// Compares two checkpoints. Each stage has a file of the optimizer's state: they may be cut differently.
+pub fn compare(both: [&Checkpoint; 2]) -> Result<Compared, CliError> {
+    let folders = both.map(Checkpoint::path);
+    let other = first_other_part(folders);
+    if !folders.into_iter().all(is_whole) {
+        return Ok(Compared::NotWhole);
+    }
+    Ok(other?.map_or(Compared::Same, Compared::Other))
+}
+
+fn first_other_part(folders: [&Path; 2]) -> Result<Option<String>, CliError> {
+    for (part, what) in PARTS {
+        let files = [files_of(folders[0], part)?, files_of(folders[1], part)?];
+        if let Some(tensor) = first_other_tensor([&files[0], &files[1]])? {
+            return Ok(Some(format!("{what}{tensor}")));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a checkpoint has all files that it was made with.
+fn is_whole(folder: &Path) -> bool {
+    fs::read_to_string(folder.join("SHA256SUMS")).is_ok_and(|sums| {
+        let mut names = sums.lines().filter_map(|line| line.split("  ").nth(1));
+        names.all(|name| folder.join(name).exists())
+    })
+}
+
+fn files_of(folder: &Path, part: &str) -> Result<Vec<PathBuf>, CliError> {
+    let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = entries.map_err(CliError::file(folder))?.into_iter();
+    let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
+    files.retain(|file| {
+        let name = file.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(part) && name.ends_with(".safetensors"))
+    });
+    files.sort();
+    Ok(files)
+}
+
+/// Says in which tensor two models first differ, in the order of layers, if they do. Each may lie in several files.
+pub fn first_other_tensor(models: [&[PathBuf]; 2]) -> Result<Option<String>, CliError> {
+    let read = |path: &PathBuf| fs::read(path).map_err(CliError::file(path));
+    let bytes = |files: &[PathBuf]| files.iter().map(read).collect::<Result<Vec<_>, _>>();
+    let bytes = [bytes(models[0])?, bytes(models[1])?];
     if bytes[0] == bytes[1] {
         return Ok(None);
     }
     let open = |which: usize| {
-        SafeTensors::deserialize(&bytes[which]).map_err(CliError::file(files[which]))
+        let mut tensors = BTreeMap::new();
+        for (path, bytes) in models[which].iter().zip(&bytes[which]) {
+            let file = SafeTensors::deserialize(bytes).map_err(CliError::file(path))?;
+            tensors.extend(file.tensors());
+        }
+        Ok::<_, CliError>(tensors)
     };
     let [first, second] = [open(0)?, open(1)?];
-    let mut names = first.names();
-    names.extend(second.names());
+    let mut names: Vec<_> = first.keys().chain(second.keys()).collect();
     names.sort_by_key(|name| in_order(name));
     names.dedup();
     let other = names.into_iter().find_map(|name| {
-        let said = match (first.tensor(name), second.tensor(name)) {
-            (Ok(first), Ok(second)) => difference(&first, &second)?,
-            (Ok(_), Err(_)) => "only the first run has it".to_owned(),
+        let said = match (first.get(name), second.get(name)) {
+            (Some(first), Some(second)) => difference(first, second)?,
+            (Some(_), None) => "only the first run has it".to_owned(),
             _ => "only the second run has it".to_owned(),
         };
         Some(format!("{name}: {said}"))

@@ -187,15 +187,13 @@ impl PlanFlags {
         levels.iter().enumerate().map(level).collect()
     }
 
-    /// In mixed precision a step computes on copies of half the size, which count as one number here.
     pub fn state(&self) -> OptimizerState {
-        let copies = u8::from(self.precision != Precision::F32);
         let offloaded = match self.offload {
             OffloadSetting::None => 0,
             OffloadSetting::Optimizer => self.optimizer_state.min(MOST_OF_OPTIMIZER),
         };
         OptimizerState {
-            on_device: self.optimizer_state - offloaded + copies,
+            on_device: self.optimizer_state - offloaded,
             offloaded,
             offloads_gradients: self.offload == OffloadSetting::Optimizer,
         }

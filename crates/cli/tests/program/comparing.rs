@@ -48,26 +48,26 @@ fn what_differs_between_two_runs_is_found() {
         ],
     );
 
-    // One bit of one weight, in the newest checkpoint and at the end.
+    // One bit in the newest checkpoint: of the optimizer's state, then of a weight, there and at the end.
     let newest = fs::read_dir(here.join("two/checkpoints")).unwrap();
     let newest = newest.map(|found| found.unwrap().path()).max().unwrap();
-    for path in [
-        newest.join("model.safetensors"),
-        here.join("two/model.safetensors"),
-    ] {
+    let name = newest.file_name().unwrap().to_str().unwrap();
+    let flip = |path| {
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
-        fs::write(&path, bytes).unwrap();
-    }
-    let said = here.succeed("compare one two");
-    let name = newest.file_name().unwrap().to_str().unwrap();
+        fs::write(path, bytes).unwrap();
+    };
+    flip(newest.join("optimizer-00003-of-00003.safetensors"));
+    let first = format!("checkpoint {name} is the first that differs: ");
     check_contains(
-        &said,
-        &[
-            &format!("checkpoint {name} is the first that differs: "),
-            "1 number of ",
-        ],
+        &here.succeed("compare one two"),
+        &[&format!("{first}the optimizer's state, "), "1 number of "],
     );
+    flip(newest.join("model.safetensors"));
+    flip(here.join("two/model.safetensors"));
+    let said = here.succeed("compare one two");
+    check_contains(&said, &[&first, "1 number of "]);
+    check_lacks(&said, &["optimizer"]);
 
     here.succeed(&format!("{TRAIN} --seed 1 --out three"));
     let said = here.succeed("compare one three");

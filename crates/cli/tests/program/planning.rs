@@ -316,6 +316,10 @@ fn a_chain_is_planned_and_written_down() {
     // gradients of a layer.
     let best = here.json_of(&format!("{line} --schedules 1f1b --memory 30000"));
     assert_eq!(best["memory"][0], 8000 + 1000 + 8 * 100 + 2 * 10000);
+    // A profile that says nothing of it: copies of half the size of two layers.
+    let mixed = format!("{line} --schedules 1f1b --memory 31000 --precision bf16");
+    let more = here.json_of(&mixed)["memory"][0].as_u64();
+    assert_eq!(more, best["memory"][0].as_u64().map(|bytes| bytes + 1000));
     let line = format!("{line} --schedules gpipe --memory 30000");
     here.refuse(&line, "no pipeline fits: the one that comes closest needs");
     let plan = here.read("plan.toml");
@@ -423,14 +427,16 @@ fn a_plan_for_mixed_precision_is_measured_in_it() {
         assert_eq!(whole.output, 2 * half.output);
         assert_eq!(whole.parameters, half.parameters);
     }
-    let memory = |precision: &str| {
+    let mut without = half.clone();
+    (without.layers.iter_mut()).for_each(|layer| layer.cast = None);
+    here.write("without.toml", without.to_toml());
+    let memory = |profile: &str| {
         let one =
             "--workers 1 --micro-batches 2 --schedules gpipe --recompute never --batch-size 16";
-        let line = format!("plan --profile bf16.toml {one} --precision {precision}");
-        here.json_of(&line)["memory"][0].as_u64().unwrap()
+        here.json_of(&format!("plan --profile {profile} {one}"))["memory"][0].as_u64().unwrap()
     };
     let parameters: u64 = half.layers.iter().map(|layer| layer.parameters).sum();
-    assert_eq!(memory("bf16") - memory("f32"), parameters);
+    assert_eq!(memory("bf16.toml") - memory("without.toml"), parameters / 2);
 
     here.run("train --plan plan.toml --filters 4 --epochs 1 --per-class 4 --out run");
     check_contains(&here.read("run/config.toml"), &["precision = \"bf16\""]);

@@ -223,7 +223,7 @@ fn a_full_disk_leaves_the_last_good_checkpoint() {
     for (on_error, expected) in cases(
         "
         stop => error: the checkpoint cannot be written, the previous one is unchanged
-        continue => warning: the checkpoint cannot be written, training continues
+        continue => warning: the checkpoint cannot be written, the previous one is unchanged
         ",
     ) {
         // Blocks of 1024 bytes; the signal that would end the program is ignored.

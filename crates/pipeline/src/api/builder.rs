@@ -11,7 +11,7 @@ use std::{
 use burn::tensor::Device;
 use stovepipe_collective::{AllReduce, CollectiveError};
 use stovepipe_comm::Communicator;
-use stovepipe_plan::{BUCKET, CutError, Forecast, LayerProfile, OptimizerState, PlanError, Setup};
+use stovepipe_plan::{BUCKET, CutError, Forecast, OptimizerState, PlanError, Setup};
 use stovepipe_runtime::{CancelHandle, StopHandle};
 use stovepipe_schedule::{
     Costs, OneForwardOneBackward, Recompute, Schedule, Scheduler, WeightPolicy,
@@ -46,7 +46,6 @@ use crate::{
         flow::Flow,
         initialise::{initialise, initialise_in_place, initialise_place, release},
         layer::Layer,
-        parameters::count_parameters,
         ties::{Place, Ties},
         unkeyed::{self, UnkeyedPolicy},
         wiring::{LayerName, Wiring},
@@ -475,7 +474,7 @@ impl<L: Layer> PipelineBuilder<L> {
         measured: &Measured,
         state: OptimizerState,
     ) -> Result<Forecast, BuildError> {
-        self.forecast_with(measured, state, |setup, cut| setup.forecast(cut))
+        self.set_up(measured, state, |setup, cut| setup.forecast(cut))
     }
 
     /// Like [`forecast`](Self::forecast), with the layers to recompute that fit with the fastest step, instead
@@ -504,11 +503,8 @@ impl<L: Layer> PipelineBuilder<L> {
         state: OptimizerState,
     ) -> Result<Forecast, BuildError> {
         let is_planned = matches!(self.balance, Balance::Planned(_));
-        self.forecast_with(measured, state, |setup, cut| {
-            let mut chosen = *setup;
-            // The copies of half the size that a step computes on count as one more number a parameter.
-            chosen.state.on_device += u8::from(self.precision.cast().is_some());
-            let chosen = chosen.choose_layers((!is_planned).then_some(cut))?;
+        self.set_up(measured, state, |setup, cut| {
+            let chosen = setup.choose_layers((!is_planned).then_some(cut))?;
             let recompute = &chosen.recompute;
             Setup {
                 recompute,
@@ -544,27 +540,6 @@ impl<L: Layer> PipelineBuilder<L> {
     ) -> Result<(Schedule, Costs), BuildError> {
         self.set_up(measured, state, |setup, cut| {
             Ok((setup.schedule.clone(), setup.costs(cut)?))
-        })
-    }
-
-    fn forecast_with(
-        &self,
-        measured: &Measured,
-        state: OptimizerState,
-        forecast: impl Fn(&Setup, &[usize]) -> Result<Forecast, PlanError>,
-    ) -> Result<Forecast, BuildError> {
-        self.set_up(measured, state, |setup, cut| {
-            let mut forecast = forecast(setup, cut)?;
-            if self.precision.cast().is_some() {
-                let mut layers = self.layers.iter().zip(&measured.profile(0).layers);
-                for (stage, count) in forecast.balance.iter().enumerate() {
-                    let copies: u64 = layers.by_ref().take(*count).map(copied).sum();
-                    for &worker in setup.schedule.replicas(stage) {
-                        forecast.memory[worker].parameters += copies;
-                    }
-                }
-            }
-            Ok(forecast)
         })
     }
 
@@ -934,12 +909,6 @@ fn initialise_shared<L: Layer>(
     let places = shared_here().flatten();
     let of_others = places.filter(|(layer, _)| !is_own(*layer));
     of_others.copied().collect()
-}
-
-/// Bytes of the copies, in 16 bits, on which a step in mixed precision computes: parameters of 16 bits need none.
-fn copied<L: Layer>((layer, profile): (&L, &LayerProfile)) -> u64 {
-    let narrow = 2 * count_parameters(layer) as u64;
-    profile.parameters.saturating_sub(narrow)
 }
 
 /// Moves each layer of this process to its stage's device, ready to train. One after another, so that the

@@ -26,7 +26,13 @@ use crate::{
         probe,
         side_by_side::Chain,
     },
-    model::{flow::Flow, flows, layer::Layer, parameters::parameter_bytes, wiring::Wiring},
+    model::{
+        flow::Flow,
+        flows,
+        layer::Layer,
+        parameters::{count_parameters, parameter_bytes},
+        wiring::Wiring,
+    },
 };
 
 /// Measures what each layer of a model costs: the [`Profile`] that cuts and plans are made from.
@@ -346,6 +352,9 @@ impl Profiler {
             }
             let own = stand_in(layer, &setting.device);
             let [parameters, trained] = parameter_bytes(&own);
+            // Parameters of 16 bits need no copies.
+            let narrow = 2 * count_parameters(&own) as u64;
+            let cast = setting.dtype.map(|_| parameters.saturating_sub(narrow));
             let bench = LayerBench {
                 layer: copies::cast(own, setting.dtype),
                 pass: pass_of(layers, index, (side, samples), skips),
@@ -359,6 +368,7 @@ impl Profiler {
                 name: layer.name(),
                 parameters,
                 trained: Some(trained).filter(|trained| *trained != parameters),
+                cast,
                 output: bytes(output.flow.clone()) as u64,
                 ..profile
             };

@@ -47,6 +47,7 @@ struct SummedProfile {
     kept: Vec<u128>,
     context: Vec<u128>,
     bookkeeping: Vec<u128>,
+    cast: Vec<u128>,
     /// Of each layer, what a pass needs and all layers up to it keep.
     reach: RangeMax,
 }
@@ -73,6 +74,7 @@ impl SummedProfile {
             kept,
             context: bytes(LayerProfile::context_or_kept),
             bookkeeping: bytes(|layer| layer.bookkeeping.unwrap_or_default()),
+            cast: bytes(|layer| layer.cast.unwrap_or_default()),
             profile,
         }
     }
@@ -566,14 +568,17 @@ impl<'a> Shape<'a> {
         self.loads[worker].iter().any(|load| load.stage == 0)
     }
 
-    /// Bytes of the copies of these layers that a step works on, without tensors: the model's own, those that forward
-    /// passes update, and if there may be recomputation, one for each of both passes.
+    /// Bytes of the copies of these layers that a step works on. They have tensors of their own in mixed precision
+    /// alone, which they share: the model's own, those that forward passes update, and if there may be recomputation,
+    /// one for each of both passes.
     fn copies(&self, layers: &Range<usize>) -> u64 {
         let copies = match self.mode {
             Mode::Fixed(Recompute::Never) => 2,
             _ => 4,
         };
-        bytes(&self.model.on(0).bookkeeping, layers).saturating_mul(copies)
+        let sums = self.model.on(0);
+        let bookkeeping = bytes(&sums.bookkeeping, layers).saturating_mul(copies);
+        bookkeeping.saturating_add(bytes(&sums.cast, layers))
     }
 
     /// The optimizer's state that is on the device while a parameter is updated: its own, that of the next one, and that

@@ -133,7 +133,8 @@ fn costs(
                     0.0
                 } + parameters
                     + trained * f64::from(request.state.on_device)
-                    + copies * sum(&|l| l.bookkeeping.unwrap_or(0) as f64),
+                    + copies * sum(&|l| l.bookkeeping.unwrap_or(0) as f64)
+                    + sum(&|l| l.cast.unwrap_or(0) as f64),
                 gradients: trained,
                 version: parameters,
                 input: rerun.inputs,
@@ -580,7 +581,7 @@ prop_compose! {
         forward in 0.1..10.0_f64, backward in 0.1..20.0_f64, weight in proptest::option::of(0.0..1.0_f64),
         quiet in proptest::option::of(0.5..1.0_f64), fixed in 0.0..0.5_f64, parameters in 0..100_u64,
         output in 1..1000_u64, kept in proptest::option::of(1..2000_u64),
-        trained in proptest::option::of(0.0..=1.0_f64),
+        trained in proptest::option::of(0.0..=1.0_f64), cast in proptest::option::of(0..50_u64),
         bookkeeping in proptest::option::of(0..20_u64),
         context in proptest::option::of(0..3000_u64),
         workspace in proptest::option::of(0..3000_u64),
@@ -595,6 +596,7 @@ prop_compose! {
             backward_fixed: fixed * backward,
             parameters,
             trained: trained.map(|share: f64| (share * parameters as f64) as u64),
+            cast,
             output,
             kept,
             bookkeeping,

@@ -335,6 +335,9 @@ fn a_disk_may_fail_at_any_call() {
                 | (Ok(()), Call::CreateFolder(_), ErrorKind::AlreadyExists) => {}
                 (Err(error), ..) => {
                     fails += 1;
+                    let is_old =
+                        matches!(failed, Call::RemoveFolder(path) if path.extension().is_none());
+                    assert_eq!(matches!(error, TrainError::NotRemoved(_)), is_old);
                     let error = error.to_string();
                     let path: PathBuf = root.join(failed.path()).components().collect();
                     for part in [path.display().to_string(), kind.to_string()] {

@@ -322,9 +322,12 @@ impl Checkpoints {
     }
 
     fn prune(&self, keep: Keep<'_>) -> Result<(), TrainError> {
-        let old = self.older_than(keep.last, keep)?;
-        old.iter()
-            .try_for_each(|own| self.files.remove_folder(&own.path))
+        let remove = || {
+            let old = self.older_than(keep.last, keep)?;
+            old.iter()
+                .try_for_each(|own| self.files.remove_folder(&own.path))
+        };
+        remove().map_err(|error| TrainError::NotRemoved(Box::new(error)))
     }
 
     /// Removes the oldest that is neither the newest nor among the best, and returns its name.

@@ -134,8 +134,7 @@ impl<L: Layer, O> Trainer<L, O> {
     /// Waits until the last checkpoint is written, after an error: without the other processes.
     pub(super) fn end_saving_alone(&mut self, progress: &mut Progress) {
         if let Err(error) = self.end_own_saving(progress) {
-            let what = "the checkpoint cannot be written";
-            progress.say(&format!("warning: {what}: {error}"));
+            progress.say(&format!("warning: {}", not_saved(error)));
         }
     }
 
@@ -154,15 +153,14 @@ impl<L: Layer, O> Trainer<L, O> {
         saved: Result<(), TrainError>,
         progress: &mut Progress,
     ) -> Result<(), TrainError> {
-        match (saved, self.settings.on_save_error) {
-            (Err(error), SaveErrorSetting::Stop) => Err(TrainError::NotSaved(Box::new(error))),
-            (Err(error), SaveErrorSetting::Continue) => {
-                let what = "the checkpoint cannot be written, training continues";
-                progress.say(&format!("warning: {what}: {error}"));
-                Ok(())
-            }
-            (Ok(()), _) => Ok(()),
+        let Err(error) = saved.map_err(not_saved) else {
+            return Ok(());
+        };
+        if self.settings.on_save_error == SaveErrorSetting::Stop {
+            return Err(error);
         }
+        progress.say(&format!("warning: {error}; training continues"));
+        Ok(())
     }
 
     /// Appends the last mini-batch to `steps.jsonl`. Warns once if that fails.
@@ -398,6 +396,14 @@ impl<L: Layer, O> Trainer<L, O> {
         let labels = worker_labels(&self.pipeline.stages(), &self.processes);
         folder.write("timeline.svg", self.timeline.to_svg(&labels).as_bytes())?;
         folder.write_json("timeline.json", &self.timeline.to_chrome_trace(&labels))
+    }
+}
+
+/// The error of a checkpoint, of which it says whether it was written.
+fn not_saved(error: TrainError) -> TrainError {
+    match error {
+        error @ TrainError::NotRemoved(_) => error,
+        error => TrainError::NotSaved(Box::new(error)),
     }
 }
 
