@@ -105,6 +105,21 @@ fn saving() {
     }
 }
 
+/// Slower stores make longer steps.
+#[test]
+fn offload() {
+    let results = results("offload");
+    for stages in ["stages: 1", "stages: 2"] {
+        let rows = rows(&results, stages);
+        assert_eq!(rows.len(), 4);
+        for key in ["step_ms", "predicted_ms"] {
+            assert!(all_positive(rows, key), "{key}");
+        }
+        let predicted = rows[1..].iter().map(|row| row["predicted_ms"].as_f64());
+        assert!(predicted.is_sorted());
+    }
+}
+
 #[test]
 fn checksums() {
     let results = results("checksums");

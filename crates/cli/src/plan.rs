@@ -12,7 +12,10 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use stovepipe::{
     pipeline::Precision,
     plan::{LayerGraph, Profile},
-    train::{Processes, settings::MOST_MICRO_BATCHES},
+    train::{
+        Processes,
+        settings::{MOST_MICRO_BATCHES, OffloadSetting},
+    },
 };
 
 use self::flags::PlanFlags;
@@ -42,7 +45,13 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
     }
     let from = flags.from.as_deref();
     let (mut model, data) = Subjects::new(models::trained()).read(None, matches, from)?;
-    refuse_idle(matches, [("adapter", from.is_none(), "without --from")])?;
+    let is_here = flags.offload == OffloadSetting::None;
+    let idle = [
+        ("adapter", from.is_none(), "without --from"),
+        ("offload-bandwidth", is_here, "without --offload optimizer"),
+        ("offload-to", is_here, "without --offload optimizer"),
+    ];
+    refuse_idle(matches, idle)?;
     if !flags.measure {
         let subjects = Subjects::new(models::trained()).augment(Command::new(""));
         let mut all = subjects.get_arguments();
@@ -75,7 +84,8 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
     let first = text.lines().find(|line| !line.trim().is_empty());
     if first.is_some_and(|line| line.contains(" -- ")) {
         let graph = LayerGraph::from_text(&text).map_err(CliError::file(&flags.profile))?;
-        let idle = "schedules recompute batch-size replicas optimizer-state offload precision threads-per-stage";
+        let idle = "schedules recompute batch-size replicas optimizer-state offload precision threads-per-stage \
+                    offload-bandwidth";
         let idle = idle.split(' ').map(|flag| (flag, true, "on a graph.txt"));
         refuse_idle(matches, idle)?;
         graph::plan(&flags, &graph, &machine)?;

@@ -22,6 +22,7 @@ use crate::toml_text::{self, TomlError, TomlText};
 ///     [[device]]
 ///     name = "cuda:0"
 ///     memory = 16000000000  # bytes
+///     store = 2e9           # bytes a second to and from what is offloaded; optional
 ///
 ///     [[device]]
 ///     name = "cuda:1"
@@ -66,6 +67,10 @@ pub struct DeviceSpec {
     /// Bytes of its memory. None: unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
+    /// Bytes a second to and from where optimizer states and gradients lie that are off the device, one way at a time.
+    /// None: they take no time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<f64>,
 }
 
 impl DeviceSpec {
@@ -77,7 +82,7 @@ impl DeviceSpec {
 
     /// Whether a plan may have one instead of the other.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
-        let facts = |device: &Self| (device.speed, device.memory, device.is_cpu());
+        let facts = |device: &Self| (device.speed, device.memory, device.store, device.is_cpu());
         facts(self) == facts(other)
     }
 }
@@ -152,6 +157,7 @@ impl Machine {
             name: index.to_string(),
             speed: 1.0,
             memory: None,
+            store: None,
         };
         Self {
             devices: (0..devices).map(device).collect(),
@@ -163,8 +169,8 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// The line, if the text is not TOML, a key is missing, unknown or of the wrong kind, a speed or
-    /// bandwidth is not above 0 or not finite, a latency is negative or not finite, a level joins no
+    /// The line, if the text is not TOML, a key is missing, unknown or of the wrong kind, a speed,
+    /// store or bandwidth is not above 0 or not finite, a latency is negative or not finite, a level joins no
     /// workers, there are no devices, or the product of the levels' workers is not their number.
     pub fn from_toml(text: &str) -> Result<Self, MachineError> {
         let text = TomlText(text);
@@ -186,8 +192,16 @@ impl Machine {
             })
         };
         let above_0 = |value: f64| ("finite and above 0", value > 0.0);
-        for (index, &DeviceSpec { speed, .. }) in machine.devices.iter().enumerate() {
-            check("device", index, "speed", speed, above_0(speed))?;
+        for (index, device) in machine.devices.iter().enumerate() {
+            check(
+                "device",
+                index,
+                "speed",
+                device.speed,
+                above_0(device.speed),
+            )?;
+            let store = device.store.unwrap_or(1.0);
+            check("device", index, "store", store, above_0(store))?;
         }
         for (index, level) in machine.levels.iter().enumerate() {
             let at_least_1 = ("at least 1", level.workers > 0);

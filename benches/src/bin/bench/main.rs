@@ -7,6 +7,7 @@ mod gpu;
 mod kills;
 mod limit;
 mod loading;
+mod offload;
 mod overlap;
 mod peers;
 mod plain;
@@ -42,6 +43,7 @@ enum Bench {
     /// The pipeline against its limit: stages, micro-batches, schedules, recomputation
     Limit(SweepArguments),
     Loading(loading::Flags),
+    Offload(offload::Flags),
     Overlap(overlap::Flags),
     Peers(peers::Flags),
     /// The engine with one stage and one micro-batch next to a plain Burn loop
@@ -70,6 +72,7 @@ fn main() -> Result<(), Failure> {
         Bench::Kills(flags) => kills::main(flags),
         Bench::Limit(flags) => limit::main(flags),
         Bench::Loading(flags) => loading::main(flags),
+        Bench::Offload(flags) => offload::main(flags),
         Bench::Overlap(flags) => overlap::main(flags),
         Bench::Peers(flags) => peers::main(flags),
         Bench::Plain(flags) => plain::main(flags),

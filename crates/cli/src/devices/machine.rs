@@ -34,6 +34,7 @@ impl Survey {
             name: found.device.name.clone(),
             speed: rate(found) / first,
             memory,
+            store: None,
         };
         let within = self.slowest_link(&devices);
         let ranks: Vec<_> = devices.iter().map(|device| device.process).collect();

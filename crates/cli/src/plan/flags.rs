@@ -72,6 +72,9 @@ pub struct PlanFlags {
     /// What lies off its device: optimizer, for up to two of these numbers and gradients, or nothing
     #[arg(long, value_enum, default_value_t = OffloadSetting::None, help_heading = CHOICE)]
     pub offload: OffloadSetting,
+    /// Bytes a second to and from where that lies, one way at a time [default: measured at --offload-to, else it takes no time]
+    #[arg(long, value_name = "BYTES/S", help_heading = CHOICE)]
+    pub offload_bandwidth: Option<f64>,
     /// Measure a built-in model here first, and write the profile
     #[arg(long, help_heading = MEASURING)]
     pub measure: bool,
@@ -87,6 +90,9 @@ pub struct PlanFlags {
     /// CPU threads of each worker
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = MEASURING)]
     pub threads_per_stage: usize,
+    /// Measure how fast --offload moves bytes: to the memory of the host (host), or to files in a folder
+    #[arg(long, value_name = "host|DIR", requires = "measure", help_heading = MEASURING)]
+    pub offload_to: Option<PathBuf>,
     /// Type to compute in: f32, or bf16 or f16 in mixed precision
     #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = MEASURING)]
     pub precision: Precision,
@@ -109,6 +115,22 @@ impl PlanFlags {
             |n| n <= 4,
             "from 0 to 4",
         )?;
+        let mut machine = self.usual_machine()?;
+        if let Some(bandwidth) = self.offload_bandwidth {
+            let is_bandwidth = |bytes: f64| bytes.is_finite() && bytes > 0.0;
+            check(
+                "offload-bandwidth",
+                bandwidth,
+                is_bandwidth,
+                "greater than 0",
+            )?;
+            let devices = machine.devices.iter_mut();
+            devices.for_each(|device| device.store = Some(bandwidth));
+        }
+        Ok(machine)
+    }
+
+    fn usual_machine(&self) -> Result<Machine, CliError> {
         if let Some(path) = &self.machine {
             return read_machine(path);
         }
@@ -149,6 +171,7 @@ impl PlanFlags {
             name: name(worker),
             speed: 1.0,
             memory: self.memory,
+            store: None,
         };
         let devices = (0..workers).map(device).collect();
         let levels = self.link_levels(workers)?;

@@ -4,7 +4,7 @@ use stovepipe::{
     pipeline::{Layer, NamedDevice, Profiler},
     plan::{Machine, Profile},
     schedule::count,
-    train::{PipelineSettings, Processes, run::show_layers, settings::free_memory},
+    train::{PipelineSettings, Processes, TrainSettings, run::show_layers, settings::free_memory},
 };
 
 use super::flags::PlanFlags;
@@ -86,6 +86,18 @@ impl Work for Measure<'_> {
                     )?)),
                 }
             })?;
+        let settings = TrainSettings {
+            offload: flags.offload,
+            offload_to: flags.offload_to.clone().unwrap_or_default(),
+            ..TrainSettings::default()
+        };
+        if flags.offload_to.is_some() {
+            let own = pipeline.worker_devices()?;
+            let rates = processes.by_first(|| settings.store_rates(&own, 0))?;
+            for (device, rate) in machine.devices.iter_mut().zip(rates) {
+                device.store = device.store.or(rate);
+            }
+        }
         let time = |worker: usize| measured.profile(worker).times().iter().sum::<f64>();
         let found = measured.machine(workers);
         for (worker, (device, found)) in machine.devices.iter_mut().zip(found.devices).enumerate() {

@@ -22,13 +22,16 @@ pub fn measure<L: Layer<Side = ()>, T>(
 ) -> Result<Measured, CliError> {
     let batch = settings.training.batch_size.min(model.samples);
     let samples = batch.div_ceil(settings.pipeline.micro_batches);
-    settings.pipeline.measure(processes, |device, profiler| {
+    let measured = settings.pipeline.measure(processes, |device, profiler| {
         let key = profiler.fingerprint(&model.layers);
         let key = format!("{samples} {} {key}", model.sample_bytes);
         measured::profile(device, &key, model.layers.len(), again, |shown| {
             memory_check::measured(model, samples.max(1), &profiler, shown)
         })
-    })
+    })?;
+    let devices = settings.pipeline.worker_devices()?;
+    let rates = processes.by_first(|| settings.training.store_rates(&devices, 0))?;
+    Ok(measured.with_stores(&rates))
 }
 
 /// The cut that was found for a prediction, so that it is not searched again.

@@ -316,6 +316,12 @@ fn a_chain_is_planned_and_written_down() {
     // gradients of a layer.
     let best = here.json_of(&format!("{line} --schedules 1f1b --memory 30000"));
     assert_eq!(best["memory"][0], 8000 + 1000 + 8 * 100 + 2 * 10000);
+    // An update moves two states of the first two layers there and back, and their gradients there twice.
+    let offloaded = here.json_of(&format!(
+        "{both} --offload optimizer --offload-bandwidth 1e6"
+    ));
+    let waits = offloaded["step_time"].as_f64().unwrap() - 0.54;
+    assert!((waits - 6.0 * 2000.0 / 1e6).abs() < 1e-9, "{waits}");
     // A profile that says nothing of it: copies of half the size of two layers.
     let mixed = format!("{line} --schedules 1f1b --memory 31000 --precision bf16");
     let more = here.json_of(&mixed)["memory"][0].as_u64();
@@ -376,6 +382,9 @@ fn what_cannot_be_planned_is_an_error() {
         --profile graph.txt --batch-size 8 => --batch-size has no effect on a graph.txt
         --profile graph.txt --micro-batches 2,4 => for one number of --micro-batches
         --profile one.toml --threads-per-stage 2 => --threads-per-stage has no effect without --measure or --out
+        --profile one.toml --workers 1 --offload-bandwidth 1e9 => --offload-bandwidth has no effect without --offload optimizer
+        --profile one.toml --workers 1 --offload optimizer --offload-bandwidth 0 => offload-bandwidth is 0, but must be greater than 0
+        --profile one.toml --workers 1 --offload optimizer --offload-to states => --measure
         --profile one.toml --workers 1 --schedules 1f1b,pipedream => pipedream is never chosen
         --profile graph.txt --memory 10 => no partition fits into 10 B a worker
         --profile graph.txt --out plan.toml => leave --out out
@@ -433,7 +442,9 @@ fn a_plan_for_mixed_precision_is_measured_in_it() {
     let memory = |profile: &str| {
         let one =
             "--workers 1 --micro-batches 2 --schedules gpipe --recompute never --batch-size 16";
-        here.json_of(&format!("plan --profile {profile} {one}"))["memory"][0].as_u64().unwrap()
+        here.json_of(&format!("plan --profile {profile} {one}"))["memory"][0]
+            .as_u64()
+            .unwrap()
     };
     let parameters: u64 = half.layers.iter().map(|layer| layer.parameters).sum();
     assert_eq!(memory("bf16.toml") - memory("without.toml"), parameters / 2);

@@ -105,6 +105,18 @@ impl Measured {
         self
     }
 
+    /// Sets the bytes a second to and from what lies off the workers' devices: the optimizer's states, and gradients.
+    /// `None` takes no time.
+    #[must_use]
+    pub fn with_stores(mut self, of_workers: &[Option<f64>]) -> Self {
+        let mut machine = self.machine(of_workers.len());
+        for (device, &store) in machine.devices.iter_mut().zip(of_workers) {
+            device.store = store;
+        }
+        self.machine = Some(machine);
+        self
+    }
+
     /// Sets the links between the workers' devices: within a process, within a computer, and between
     /// computers. See [`LinkLevel::of_places`].
     #[must_use]
@@ -170,6 +182,7 @@ fn spec(device: &NamedDevice, all: &[NamedDevice]) -> DeviceSpec {
         name: device.name.clone(),
         speed: device.share_of_time(all),
         memory: None,
+        store: None,
     }
 }
 

@@ -353,6 +353,8 @@ pub(super) struct Shape<'a> {
     versions: Vec<usize>,
     /// By stage and micro-batch, whether all activations are kept.
     pub whole: Vec<Vec<bool>>,
+    /// Of each device whose gradients lie elsewhere, see [`waits`].
+    waits: Vec<Vec<f64>>,
     /// How often each worker runs each of its stages.
     pub loads: Vec<Vec<Load>>,
     /// Whether previous stages wait for a worker's last pass of every micro-batch.
@@ -409,6 +411,8 @@ impl<'a> Shape<'a> {
             .map(|stage| mode.pattern().kept(schedule, stage))
             .collect();
         let loads = loads(schedule, &whole);
+        let ends_with_gradient =
+            passes.all(|pass| matches!(pass, Pass::Forward | Pass::Backward | Pass::Update));
         let fed = fed(model, devices, schedule, &loads);
         Ok(Self {
             model,
@@ -417,10 +421,10 @@ impl<'a> Shape<'a> {
             weights,
             batch: (model.on(0).profile.input).saturating_mul(fed as u64),
             versions: schedule.weight_versions(weights)?,
+            waits: waits(model, schedule, ends_with_gradient),
             loads,
             whole,
-            ends_with_gradient: passes
-                .all(|pass| matches!(pass, Pass::Forward | Pass::Backward | Pass::Update)),
+            ends_with_gradient,
             schedule,
         })
     }
@@ -451,10 +455,23 @@ impl<'a> Shape<'a> {
         let recomputed = self.model.recomputed(device, layers, &segments);
         let mut costs = self.model.stage(device, layers.clone(), recomputed);
         costs.memory.fixed += self.copies(layers) as f64;
+        if let Some(waits) = self.waits.get(device) {
+            costs.weight += waits[layers.end - 1] - waits[layers.start];
+        }
+        costs.update = self.visits(device, layers);
         if layers.start == 0 {
             costs.memory.fixed += self.batch as f64;
         }
         costs
+    }
+
+    /// Seconds in which an update moves what lies off the device: states there and back, and gradients there twice,
+    /// for their norm and for the update.
+    fn visits(&self, device: usize, layers: &Range<usize>) -> f64 {
+        let (model, device) = (self.model, &self.model.machine.devices[device]);
+        let ways = 2 * model.state.offloaded + 2 * u8::from(!self.waits.is_empty());
+        let bytes = model.trained(layers) as f64 * f64::from(ways);
+        device.store.map_or(0.0, |store| bytes / store)
     }
 
     /// The cut whose slowest stage takes least.
@@ -769,4 +786,38 @@ pub(super) fn misfit(machine: &Machine, devices: &[usize], forecast: &Forecast) 
         (needs > has).then_some(Misfit { worker, needs, has })
     });
     misfits.next()
+}
+
+/// For each device, the seconds in which backward passes of the first layers wait for gradients that lie elsewhere:
+/// while a layer is computed, those of the layer after it go there, and its own come, but for the first micro-batch.
+/// A pass begins with gradients that came before. Empty if gradients are on the device.
+fn waits(model: &ProfiledModel, schedule: &Schedule, ends_with_gradient: bool) -> Vec<Vec<f64>> {
+    let is_single = |stage| schedule.replicas(stage).len() == 1;
+    if !model.state.offloads_gradients || !(0..schedule.stages()).all(is_single) {
+        return Vec::new();
+    }
+    let first = 1.0 / schedule.micro_batches() as f64;
+    let of_device = |(device, spec): (usize, &DeviceSpec)| {
+        let layers = &model.on(device).profile.layers;
+        let seconds = layers.windows(2).map(|pair| {
+            let [own, after] = [&pair[0], &pair[1]].map(|layer| layer.trained_or_all() as f64);
+            let computes = match ends_with_gradient {
+                true => pair[0].backward,
+                false => pair[0].weight_or_half(),
+            };
+            let waits = |bytes: f64| {
+                let moves = spec.store.map_or(0.0, |store| bytes / store);
+                (moves - computes / spec.speed).max(0.0)
+            };
+            first * waits(after) + (1.0 - first) * waits(after + own)
+        });
+        running_sums(seconds)
+    };
+    model
+        .machine
+        .devices
+        .iter()
+        .enumerate()
+        .map(of_device)
+        .collect()
 }

@@ -71,6 +71,7 @@ fn a_fault_is_named_with_its_line() {
         speed = 0.5     | speed = nan                   | 6  | NaN
         speed = 0.5     | speed = inf                   | 6  | inf
         memory = 1000   | memory = -1                   | 7  |
+        memory = 1000   | memory = 1000↵store = 0       | 8  | store = 0
         workers = 2     | workers = 0                   | 16 | workers = 0
         workers = 2     | workers = 5                   | 15 | the levels join 5 devices, not 4
         workers = 2     | workers = 1                   | 19 | the levels join 2 devices, not 4
@@ -92,11 +93,12 @@ proptest! {
         names in prop::collection::vec(name(), 12),
         speed in 1e-3..1e3,
         memory in prop::option::of(any::<u32>()),
+        store in prop::option::of(1e-3..1e12),
         (bandwidth, latency) in (1e-3..1e12, 0.0..1.0),
         workers in prop_oneof![Just(vec![]), Just(vec![12]), Just(vec![3, 4]), Just(vec![2, 2, 3])],
     ) {
         let memory = memory.map(u64::from);
-        let devices = names.into_iter().map(|name| DeviceSpec { name, speed, memory }).collect();
+        let devices = names.into_iter().map(|name| DeviceSpec { name, speed, memory, store }).collect();
         let levels = workers.into_iter().map(|workers| LinkLevel { workers, bandwidth, latency }).collect();
         let machine = Machine { devices, levels };
         prop_assert_eq!(Machine::from_toml(&machine.to_toml()).unwrap(), machine);

@@ -571,6 +571,54 @@ fn states_elsewhere_visit_a_device() {
     assert_eq!(gradients(&[3, 3]), [(30, 30), (85, 85)]);
 }
 
+/// While a layer's backward pass runs, the gradients of the next layer go and its own come, but for the first
+/// micro-batch. An update moves states there and back, and takes gradients twice.
+#[test]
+fn what_is_offloaded_takes_time() {
+    let layer = |backward, parameters| LayerProfile {
+        forward: 1.0,
+        backward,
+        parameters,
+        ..LayerProfile::default()
+    };
+    let profile = Profile {
+        samples: 1,
+        input: 0,
+        layers: vec![layer(4.0, 10), layer(1.0, 20), layer(2.0, 30)],
+    };
+    let step_time = |store, rule: Rule, cut: &[usize]| {
+        let mut machine = Machine::uniform(cut.len());
+        (machine.devices.iter_mut()).for_each(|device| device.store = store);
+        let setup = Setup {
+            profiles: &[profile.clone()],
+            machine: &machine,
+            devices: &(0..cut.len()).collect::<Vec<_>>(),
+            schedule: &rule.schedule(cut.len(), 2).unwrap(),
+            recompute: &Recompute::Never,
+            weights: WeightPolicy::default(),
+            state: OptimizerState {
+                on_device: 0,
+                offloaded: 2,
+                offloads_gradients: true,
+            },
+            bucket: BUCKET,
+        };
+        setup.forecast(cut).unwrap().step_time
+    };
+    // The second layer waits 30 / 10 − 1 and (30 + 20) / 10 − 1 seconds, the first one not at all.
+    let update = |bytes: f64| bytes * (2.0 * 2.0 + 2.0) / 10.0;
+    assert_eq!(step_time(None, Rule::GPipe, &[3]), 2.0 * (3.0 + 7.0));
+    let found = step_time(Some(10.0), Rule::GPipe, &[3]);
+    assert_eq!(found, 2.0 * (3.0 + 7.0 + 3.0) + update(60.0));
+    // In halves, gradients of weights take half as long: the second layer waits half a second more each time, and the
+    // first one (20 + 10) / 10 − 2 seconds for the second micro-batch.
+    let found = step_time(Some(10.0), Rule::ZeroBubbleH1, &[3]);
+    assert_eq!(found, 2.0 * (3.0 + 7.0 + 3.5) + 1.0 + update(60.0));
+    // Each stage begins with gradients that are there: the slower one is the first, and its update is as long.
+    let found = step_time(Some(10.0), Rule::GPipe, &[2, 1]);
+    assert_eq!(found, 2.0 * 2.0 + 1.0 + 2.0 + 2.0 * 5.0 + update(30.0));
+}
+
 /// Bytes of the parameters that are trained.
 fn trained_bytes(layer: &LayerProfile) -> u64 {
     layer.trained.unwrap_or(layer.parameters)
@@ -619,6 +667,7 @@ fn machine(devices: usize, unequal: bool, memory: Option<u64>) -> Machine {
         name: ["cpu", "cuda:0"][index % 2].to_owned(),
         speed: 1.0 + f64::from(unequal) * index as f64 / 2.0,
         memory: memory.map(|bytes| bytes + 100 * index as u64 * u64::from(unequal)),
+        store: None,
     };
     Machine {
         devices: (0..devices).map(device).collect(),

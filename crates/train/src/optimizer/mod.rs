@@ -15,6 +15,6 @@ pub(crate) use accumulator::{Counts, GradientAccumulator};
 pub use average::WeightAverage;
 pub(crate) use groups::names;
 pub use learning_rate::LearningRate;
-pub use offload::{HostMemory, OffloadError, Storage};
+pub use offload::{HostMemory, OffloadError, Storage, store_rate};
 pub use staged::StagedOptimizer;
 pub(crate) use sums::LayerSums;

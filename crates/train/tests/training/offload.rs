@@ -1,6 +1,9 @@
 //! An optimizer's state off its device.
 
-use std::io;
+use std::{
+    io,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use stovepipe_train::optimizer::{HostMemory, Storage};
 
@@ -198,6 +201,71 @@ fn a_gradient_that_is_lost_or_changed_is_an_error() {
         let failed = failed.unwrap_err().to_string();
         assert!(failed.contains(says), "{failed}");
         assert_eq!(output(&pipeline), before);
+    }
+}
+
+/// Memory that counts what is read.
+#[derive(Default)]
+struct Counted(HostMemory, Arc<AtomicUsize>);
+
+impl Storage for Counted {
+    fn read(&mut self, place: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read(place, bytes)?;
+        self.1.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn write(&mut self, place: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write(place, bytes)
+    }
+}
+
+/// The sum that is needed next is read before it is asked for, as soon as the order is known; nothing is read twice, and
+/// after another order the sums are right, too.
+#[test]
+fn gradients_come_before_they_are_needed() {
+    let pipeline = pipeline(1);
+    let layers: Vec<_> = pipeline.layers()[..3].iter().rev().collect();
+    let reads: Arc<AtomicUsize> = Arc::default();
+    let optimizer = StagedOptimizer::new(&TrainSettings::default(), 1);
+    let storage = |_: &_| Ok(Some(Counted(HostMemory::default(), reads.clone())));
+    let optimizer = optimizer.offload(&pipeline.stages(), storage).unwrap();
+    let store = optimizer.gradient_stores().remove(0).unwrap();
+    let weight = |layer: &Dense| {
+        let data = layer.linear.weight.val().into_data();
+        Tensor::<2>::from_data(data, &Device::flex())
+    };
+    let add = |layer: &Dense, factor: f64| {
+        let id = layer.linear.weight.id;
+        let mut gradients = store.take(layer).unwrap();
+        let (before, own) = (gradients.remove::<2>(id), weight(layer) * factor);
+        gradients.register(id, before.map_or(own.clone(), |before| before + own));
+        store.put(layer, gradients).unwrap();
+    };
+    store.clear();
+    let mut looked = 0;
+    for round in 0..5 {
+        for (place, layer) in layers.iter().enumerate() {
+            add(layer, 1.0);
+            // The second round reads two when they are asked for, and shows what comes after them.
+            if round >= 2 {
+                looked = 3 * round - 1 + place;
+                while reads.load(Ordering::SeqCst) < looked {
+                    thread::yield_now();
+                }
+            }
+        }
+    }
+    assert_eq!(reads.load(Ordering::SeqCst), looked);
+    for layer in layers.iter().rev() {
+        add(layer, 2.0);
+    }
+    for layer in &layers {
+        let sum = store.take(layer).unwrap();
+        let sum = sum.get::<2>(layer.linear.weight.id).unwrap();
+        let expected = (0..4).fold(weight(layer), |sum, _| sum + weight(layer));
+        let expected = expected + weight(layer) * 2.0;
+        assert_eq!(sum.into_data(), expected.into_data());
     }
 }
 

@@ -24,12 +24,52 @@ pub(in crate::optimizer) struct OffloadedGradients {
     mover: Arc<Mover>,
     /// What is there, or on its way there.
     there: Mutex<HashSet<Item>>,
+    ahead: Mutex<Ahead>,
+}
+
+/// What comes before it is asked for: while a layer is computed, the gradients of the one after the two last ones.
+#[derive(Default)]
+struct Ahead {
+    /// The parameters of the layer that was taken after two others, each of which is named by its first parameter.
+    after: HashMap<[ParamId; 2], Vec<ParamId>>,
+    last: [Option<ParamId>; 2],
+    coming: Option<(ParamId, Fetched)>,
+}
+
+impl Ahead {
+    /// What comes of this layer, which is taken now.
+    fn take(&mut self, parameters: &[ParamId]) -> Option<Fetched> {
+        let first = *parameters.first()?;
+        if let [Some(one), Some(other)] = self.last {
+            self.after.insert([one, other], parameters.to_vec());
+        }
+        self.last = [self.last[1], Some(first)];
+        let (layer, coming) = self.coming.take()?;
+        (layer == first).then_some(coming)
+    }
+
+    /// The parameters of the layer that was taken next when these two were.
+    fn next(&self) -> Option<Vec<ParamId>> {
+        let [Some(one), Some(other)] = self.last else {
+            return None;
+        };
+        self.after.get(&[one, other]).cloned()
+    }
+
+    /// A step begins or has ended.
+    fn rest(&mut self) {
+        (self.last, self.coming) = ([None; 2], None);
+    }
 }
 
 impl OffloadedGradients {
     pub(in crate::optimizer) fn new(mover: Arc<Mover>) -> Self {
-        let there = Mutex::default();
-        Self { mover, there }
+        let (there, ahead) = Default::default();
+        Self {
+            mover,
+            there,
+            ahead,
+        }
     }
 
     pub(in crate::optimizer) fn has(&self, what: Kept, parameter: ParamId) -> bool {
@@ -43,6 +83,7 @@ impl OffloadedGradients {
         layers: &[L],
         is_taken: bool,
     ) -> InOrder {
+        lock(&self.ahead).rest();
         let rest = layers.iter().map(list_param_ids).collect();
         let mut in_order = InOrder {
             gradients: self.clone(),
@@ -109,6 +150,7 @@ impl OffloadedGradients {
     }
 
     pub(in crate::optimizer) fn clear(&self, what: Kept) {
+        lock(&self.ahead).rest();
         self.there().retain(|item| item.0 != what);
         self.mover.forget(what);
     }
@@ -132,14 +174,7 @@ impl OffloadedGradients {
     }
 
     fn fetch(&self, what: Kept, parameters: Vec<ParamId>, is_taken: bool) -> Option<Fetched> {
-        let mut there = self.there();
-        let items = parameters.into_iter().map(|parameter| (what, parameter));
-        let items: Vec<_> = items.filter(|item| there.contains(item)).collect();
-        if is_taken {
-            items.iter().for_each(|item| {
-                there.remove(item);
-            });
-        }
+        let items = self.known(what, parameters, is_taken);
         (!items.is_empty()).then(|| {
             self.mover.fetch(move |shelf| {
                 let mut found = HashMap::new();
@@ -157,9 +192,26 @@ impl OffloadedGradients {
         })
     }
 
-    fn there(&self) -> MutexGuard<'_, HashSet<Item>> {
-        self.there.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What is there of these parameters; no more, if it is taken.
+    fn known(&self, what: Kept, parameters: Vec<ParamId>, is_taken: bool) -> Vec<Item> {
+        let mut there = self.there();
+        let items = parameters.into_iter().map(|parameter| (what, parameter));
+        let items: Vec<_> = items.filter(|item| there.contains(item)).collect();
+        if is_taken {
+            items.iter().for_each(|item| {
+                there.remove(item);
+            });
+        }
+        items
     }
+
+    fn there(&self) -> MutexGuard<'_, HashSet<Item>> {
+        lock(&self.there)
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 type ReadLater = Box<dyn FnOnce() -> Result<TensorData, OffloadError> + Send>;
@@ -167,12 +219,29 @@ type Fetched = Coming<HashMap<ParamId, TensorData>>;
 
 impl<L: Layer> GradientStore<L> for OffloadedGradients {
     fn take(&self, layer: &L) -> Result<GradientsParams, BoxedError> {
-        let fetched = self.fetch(Kept::Gradient, list_param_ids(layer), true);
+        let parameters = list_param_ids(layer);
+        let coming = lock(&self.ahead).take(&parameters);
+        let fetched = match coming {
+            // What was read stays there until the sum replaces it.
+            Some(coming) => {
+                self.known(Kept::Gradient, parameters, true);
+                Some(coming)
+            }
+            None => self.fetch(Kept::Gradient, parameters, true),
+        };
         Ok(arrived(fetched, layer, self.mover.device())?)
     }
 
     fn put(&self, layer: &L, mut gradients: GradientsParams) -> Result<(), BoxedError> {
-        Ok(Self::put(self, Kept::Gradient, layer, &mut gradients)?)
+        Self::put(self, Kept::Gradient, layer, &mut gradients)?;
+        let mut ahead = lock(&self.ahead);
+        if let Some(next) = ahead.next()
+            && let Some(&first) = next.first()
+        {
+            let coming = self.fetch(Kept::Gradient, next, false);
+            ahead.coming = coming.map(|coming| (first, coming));
+        }
+        Ok(())
     }
 
     fn clear(&self) {

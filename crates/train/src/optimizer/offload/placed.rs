@@ -4,7 +4,10 @@ use std::{fs, io, path::Path};
 
 use stovepipe_pipeline::{Layer, NamedDevice, Pipeline, Stage, parameter_bytes};
 
-use super::{error::OffloadError, storage::HostMemory};
+use super::{
+    rate::store_rate,
+    storage::{HostMemory, Storage},
+};
 use crate::{
     error::TrainError,
     optimizer::{StagedOptimizer, groups},
@@ -94,18 +97,68 @@ impl TrainSettings {
         let is_own = |stage: &Stage| stage.processes.contains(&rank);
         let own = stages.iter().filter(|stage| is_own(stage));
         self.check_offload(own.map(|stage| NamedDevice::from(stage.device.clone())))?;
+        let storage = |stage: &Stage| is_own(stage).then(|| self.storage()).transpose();
+        let offloaded = optimizer.offload(stages, storage);
+        offloaded.map_err(TrainError::file(&self.offload_to))
+    }
+
+    /// Where a stage has what it keeps elsewhere.
+    fn storage(&self) -> io::Result<Box<dyn Storage>> {
         if self.offloads_to_host() {
-            let memory = |stage: &Stage| is_own(stage).then(HostMemory::default);
-            let offloaded = optimizer.offload(stages, |stage| Ok(memory(stage)));
-            let what = "opened";
-            return Ok(offloaded.map_err(|source| OffloadError::Storage { what, source })?);
+            return Ok(Box::new(HostMemory::default()));
         }
-        // Nobody else sees these files, and the system removes them when the program ends, however it does.
-        let folder = &self.offload_to;
-        fs::create_dir_all(folder).map_err(TrainError::file(folder))?;
-        let file = || tempfile::tempfile_in(folder);
-        let offloaded = optimizer.offload(stages, |stage| is_own(stage).then(file).transpose());
-        offloaded.map_err(TrainError::file(folder))
+        // Nobody else sees this file, and the system removes it when the program ends, however it does.
+        fs::create_dir_all(&self.offload_to)?;
+        Ok(Box::new(tempfile::tempfile_in(&self.offload_to)?))
+    }
+
+    /// For each worker's device, the bytes a second to and from what lies off it; `None` if nothing does. Workers share
+    /// a disk. In several processes, the first device of this one counts for all.
+    ///
+    /// ```
+    /// use stovepipe_train::{TrainSettings, settings::OffloadSetting};
+    ///
+    /// let mut settings = TrainSettings::default();
+    /// assert_eq!(settings.store_rates(&["cpu".parse()?], 0)?, [None]);
+    /// settings.offload = OffloadSetting::Optimizer;
+    /// settings.offload_to = std::env::temp_dir();
+    /// assert!(settings.store_rates(&["cpu".parse()?], 0)?[0] > Some(0.0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written or read.
+    pub fn store_rates(
+        &self,
+        devices: &[NamedDevice],
+        rank: usize,
+    ) -> Result<Vec<Option<f64>>, TrainError> {
+        if self.offload == OffloadSetting::None {
+            return Ok(vec![None; devices.len()]);
+        }
+        self.check_offload(devices.iter().cloned())?;
+        let sharing = match self.offloads_to_host() {
+            true => 1,
+            false => devices.iter().filter(|own| own.process == rank).count(),
+        };
+        let mut known: Vec<(&NamedDevice, f64)> = Vec::new();
+        for device in devices.iter().filter(|own| own.process == rank) {
+            if !known.iter().any(|(other, _)| other.device == device.device) {
+                let storage = self.storage().map_err(TrainError::file(&self.offload_to))?;
+                known.push((
+                    device,
+                    store_rate(storage, &device.device)? / sharing as f64,
+                ));
+            }
+        }
+        let rate = |device: &NamedDevice| {
+            let own = known
+                .iter()
+                .find(|(other, _)| other.device == device.device);
+            Some(own.or(known.first())?.1)
+        };
+        Ok(devices.iter().map(rate).collect())
     }
 }
 

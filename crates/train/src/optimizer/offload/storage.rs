@@ -25,6 +25,16 @@ pub trait Storage: Send + 'static {
     fn write(&mut self, place: u64, bytes: &[u8]) -> io::Result<()>;
 }
 
+impl Storage for Box<dyn Storage> {
+    fn read(&mut self, place: u64, bytes: &mut [u8]) -> io::Result<()> {
+        (**self).read(place, bytes)
+    }
+
+    fn write(&mut self, place: u64, bytes: &[u8]) -> io::Result<()> {
+        (**self).write(place, bytes)
+    }
+}
+
 impl Storage for File {
     fn read(&mut self, place: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.seek(SeekFrom::Start(place))?;
