@@ -227,14 +227,14 @@ fn models([first, second]: &[PathBuf; 2]) -> Result<ComparedModels, CliError> {
         text: format!("{title} is the first that differs: {tensor}\n"),
         step,
     };
-    let mut same = 0;
+    let (mut same, mut missing) = (0, 0);
     for own in Checkpoints::of(first).list()? {
         let Some(of_second) = of_second.iter().find(|other| other.name() == own.name()) else {
             continue;
         };
         match compare([&own, of_second])? {
             Compared::Same => same += 1,
-            Compared::NotWhole => {}
+            Compared::NotWhole => missing += 1,
             Compared::Other(tensor) => {
                 let step = own.steps().ok().and_then(|step| usize::try_from(step).ok());
                 let title = format!("checkpoint {}", own.name());
@@ -257,7 +257,14 @@ fn models([first, second]: &[PathBuf; 2]) -> Result<ComparedModels, CliError> {
         }
     };
     let checkpoints = count(same, "checkpoint");
-    let text = format!("models: the same in {checkpoints}{end}\n");
+    let left_out = match missing {
+        0 => String::new(),
+        some => format!(
+            " ({} without all files left out)",
+            count(some, "checkpoint")
+        ),
+    };
+    let text = format!("models: the same in {checkpoints}{end}{left_out}\n");
     Ok(ComparedModels { text, step: None })
 }
 

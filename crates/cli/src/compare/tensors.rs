@@ -28,30 +28,29 @@ pub enum Compared {
     NotWhole,
 }
 
-/// Compares two checkpoints. Each stage has a file of the optimizer's state: they may be cut differently.
+/// Compares two checkpoints, until they differ or something is missing. Each stage has a file of the optimizer's state:
+/// they may be cut differently.
 pub fn compare(both: [&Checkpoint; 2]) -> Result<Compared, CliError> {
     let folders = both.map(Checkpoint::path);
-    let other = first_other_part(folders);
-    if !folders.into_iter().all(is_whole) {
-        return Ok(Compared::NotWhole);
-    }
-    Ok(other?.map_or(Compared::Same, Compared::Other))
-}
-
-fn first_other_part(folders: [&Path; 2]) -> Result<Option<String>, CliError> {
     for (part, what) in PARTS {
-        let files = [files_of(folders[0], part)?, files_of(folders[1], part)?];
-        if let Some(tensor) = first_other_tensor([&files[0], &files[1]])? {
-            return Ok(Some(format!("{what}{tensor}")));
+        let files =
+            files_of(folders[0], part).and_then(|own| Ok([own, files_of(folders[1], part)?]));
+        let other = files.and_then(|files| first_other_tensor([&files[0], &files[1]]));
+        if !folders.into_iter().all(|folder| has_all(folder, part)) {
+            return Ok(Compared::NotWhole);
+        }
+        if let Some(tensor) = other? {
+            return Ok(Compared::Other(format!("{what}{tensor}")));
         }
     }
-    Ok(None)
+    Ok(Compared::Same)
 }
 
-/// Whether a checkpoint has all files that it was made with.
-fn is_whole(folder: &Path) -> bool {
+/// Whether a checkpoint has all files of a part that it was made with.
+fn has_all(folder: &Path, part: &str) -> bool {
     fs::read_to_string(folder.join("SHA256SUMS")).is_ok_and(|sums| {
-        let mut names = sums.lines().filter_map(|line| line.split("  ").nth(1));
+        let names = sums.lines().filter_map(|line| line.split("  ").nth(1));
+        let mut names = names.filter(|name| name.starts_with(part));
         names.all(|name| folder.join(name).exists())
     })
 }

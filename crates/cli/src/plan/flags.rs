@@ -72,7 +72,8 @@ pub struct PlanFlags {
     /// What lies off its device: optimizer, for up to two of these numbers and gradients, or nothing
     #[arg(long, value_enum, default_value_t = OffloadSetting::None, help_heading = CHOICE)]
     pub offload: OffloadSetting,
-    /// Bytes a second to and from where that lies, one way at a time [default: measured at --offload-to, else it takes no time]
+    /// Bytes a second between a device and where that lies, one way at a time [default: measured at --offload-to, else it
+    /// takes no time]
     #[arg(long, value_name = "BYTES/S", help_heading = CHOICE)]
     pub offload_bandwidth: Option<f64>,
     /// Measure a built-in model here first, and write the profile

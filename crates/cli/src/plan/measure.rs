@@ -93,8 +93,8 @@ impl Work for Measure<'_> {
         };
         if flags.offload_to.is_some() {
             let own = pipeline.worker_devices()?;
-            let rates = processes.by_first(|| settings.store_rates(&own, 0))?;
-            for (device, rate) in machine.devices.iter_mut().zip(rates) {
+            let rate = processes.by_first(|| settings.store_rate(&own, 0))?;
+            for device in &mut machine.devices {
                 device.store = device.store.or(rate);
             }
         }

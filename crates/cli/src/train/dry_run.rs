@@ -8,7 +8,10 @@ use stovepipe::{
         measure::{LayerProfile, Profile},
     },
     schedule::format_bytes,
-    train::{Processes, settings::BalanceSetting},
+    train::{
+        Processes,
+        settings::{BalanceSetting, OffloadSetting},
+    },
 };
 
 use super::{
@@ -81,8 +84,14 @@ impl Work for DryRun<'_> {
                     true => " (within 10 % in most cases)",
                     false => "",
                 };
+                let without = match settings.training.offload {
+                    OffloadSetting::None => "without the optimizer",
+                    OffloadSetting::Optimizer => {
+                        "with what an update moves, without what it computes"
+                    }
+                };
                 text += &format!(
-                    "\npredicted: {} {what}{accuracy} without the optimizer, bubble {:.1} %\n",
+                    "\npredicted: {} {what}{accuracy} {without}, bubble {:.1} %\n",
                     output::seconds(forecast.step_time),
                     100.0 * forecast.bubble
                 );

@@ -30,8 +30,8 @@ pub fn measure<L: Layer<Side = ()>, T>(
         })
     })?;
     let devices = settings.pipeline.worker_devices()?;
-    let rates = processes.by_first(|| settings.training.store_rates(&devices, 0))?;
-    Ok(measured.with_stores(&rates))
+    let rate = processes.by_first(|| settings.training.store_rate(&devices, 0))?;
+    Ok(measured.with_stores(&vec![rate; devices.len()]))
 }
 
 /// The cut that was found for a prediction, so that it is not searched again.

@@ -59,6 +59,10 @@ impl<L: Layer> GradientSums<L> {
             self.here[layer].accumulate(module, gradients);
             return;
         };
+        // A layer without parameters, or a first half that leaves its gradients to the second.
+        if gradients.is_empty() {
+            return;
+        }
         // Where they are scaled, the end takes them once more.
         let is_checked = self.ending.checks_finite && self.ending.scale.is_none();
         let check = &mut self.checks[layer];

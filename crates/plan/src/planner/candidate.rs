@@ -43,7 +43,7 @@ pub struct Forecast {
     pub balance: Vec<usize>,
     /// What is recomputed.
     pub recompute: Recompute,
-    /// Seconds of a step, from the first pass of all workers to the last; under an asynchronous schedule, of
+    /// Seconds of a step, from the first pass of all workers to the last, and of what an update moves that is offloaded; under an asynchronous schedule, of
     /// an update, on average over a few.
     pub step_time: f64,
     /// The average idle share of the workers.

@@ -330,6 +330,17 @@ impl<'a> ProfiledModel<'a> {
         buckets
     }
 
+    /// Seconds in which a device computes the gradients of a layer's weights: with its whole backward pass, or in its
+    /// second half.
+    fn seconds_of_gradient(&self, device: usize, layer: usize, is_whole: bool) -> f64 {
+        let layer = &self.on(device).profile.layers[layer];
+        let seconds = match is_whole {
+            true => layer.backward,
+            false => layer.weight_or_half(),
+        };
+        seconds / self.machine.devices[device].speed
+    }
+
     /// Seconds of a layer on a device for `count` micro-batches, of which it recomputes `again`.
     fn seconds(&self, device: usize, layer: usize, count: usize, again: usize) -> f64 {
         let layer = &self.on(device).profile.layers[layer];
@@ -355,6 +366,8 @@ pub(super) struct Shape<'a> {
     pub whole: Vec<Vec<bool>>,
     /// Of each device whose gradients lie elsewhere, see [`waits`].
     waits: Vec<Vec<f64>>,
+    /// Of each worker, the shares of the passes that add to gradients which follow another one at once, and later.
+    follows: Vec<[f64; 2]>,
     /// How often each worker runs each of its stages.
     pub loads: Vec<Vec<Load>>,
     /// Whether previous stages wait for a worker's last pass of every micro-batch.
@@ -422,6 +435,7 @@ impl<'a> Shape<'a> {
             batch: (model.on(0).profile.input).saturating_mul(fed as u64),
             versions: schedule.weight_versions(weights)?,
             waits: waits(model, schedule, ends_with_gradient),
+            follows: schedule.workers().iter().map(|own| follows(own)).collect(),
             loads,
             whole,
             ends_with_gradient,
@@ -455,23 +469,55 @@ impl<'a> Shape<'a> {
         let recomputed = self.model.recomputed(device, layers, &segments);
         let mut costs = self.model.stage(device, layers.clone(), recomputed);
         costs.memory.fixed += self.copies(layers) as f64;
-        if let Some(waits) = self.waits.get(device) {
-            costs.weight += waits[layers.end - 1] - waits[layers.start];
-        }
-        costs.update = self.visits(device, layers);
         if layers.start == 0 {
             costs.memory.fixed += self.batch as f64;
         }
         costs
     }
 
-    /// Seconds in which an update moves what lies off the device: states there and back, and gradients there twice,
-    /// for their norm and for the update.
-    fn visits(&self, device: usize, layers: &Range<usize>) -> f64 {
-        let (model, device) = (self.model, &self.model.machine.devices[device]);
-        let ways = 2 * model.state.offloaded + 2 * u8::from(!self.waits.is_empty());
-        let bytes = model.trained(layers) as f64 * f64::from(ways);
-        device.store.map_or(0.0, |store| bytes / store)
+    /// Seconds in which a backward pass of a stage waits for gradients that lie elsewhere, on average. Not in the costs of
+    /// [`stage`](Self::stage): those of more layers are never less.
+    fn waits(&self, worker: usize, layers: &Range<usize>, costs: &StageCosts) -> f64 {
+        let device = self.devices[worker];
+        let (Some(waits), Some(store)) = (
+            self.waits.get(device),
+            self.model.machine.devices[device].store,
+        ) else {
+            return 0.0;
+        };
+        // Before a pass begins, the sum of the first layer goes and that of the last one comes.
+        let (first, last) = (layers.start, layers.end - 1);
+        let ends = [first, last].map(|layer| self.model.trained(&(layer..layer + 1)) as f64);
+        let computes = self
+            .model
+            .seconds_of_gradient(device, last, self.ends_with_gradient);
+        let moves = (ends[0] + ends[1]) / store - computes;
+        let between = match self.ends_with_gradient {
+            true => costs.forward,
+            false => costs.input,
+        };
+        let [at_once, later] = self.follows[worker];
+        let begins = at_once * moves.max(0.0) + later * (moves - between).max(0.0);
+        waits[last] - waits[first] + begins
+    }
+
+    /// Seconds in which an update moves what lies off the device: states there and back, and gradients there twice, for
+    /// their norm and for the update.
+    fn visits(&self, ranges: &[Range<usize>]) -> f64 {
+        let state = self.model.state;
+        let of_worker = |(&device, loads): (&usize, &Vec<Load>)| {
+            let ways = |load: &Load| {
+                let is_away =
+                    state.offloads_gradients && self.schedule.replicas(load.stage).len() == 1;
+                let ways = 2 * state.offloaded + 2 * u8::from(is_away);
+                self.model.trained(&ranges[load.stage]) as f64 * f64::from(ways)
+            };
+            let bytes: f64 = loads.iter().map(ways).sum();
+            let store = self.model.machine.devices[device].store;
+            store.map_or(0.0, |store| bytes / store)
+        };
+        let workers = self.devices.iter().zip(&self.loads);
+        workers.map(of_worker).fold(0.0, f64::max)
     }
 
     /// The cut whose slowest stage takes least.
@@ -510,7 +556,8 @@ impl<'a> Shape<'a> {
         Ok(Forecast {
             balance: cut.to_vec(),
             recompute: recompute.clone(),
-            step_time: simulation.makespan() / self.updates(),
+            // An update begins when all passes are over: it needs the norm of all gradients.
+            step_time: simulation.makespan() / self.updates() + self.visits(&ranges(cut)),
             bubble: simulation.bubble(),
             utilisation: simulation.utilisation(),
             memory: memory.collect(),
@@ -625,6 +672,9 @@ impl<'a> Shape<'a> {
             let (worker, mut costs) = slowest.unwrap_or_default();
             costs.memory.gradients = self.gradients(stage, layers) as f64;
             costs.buckets = self.buckets(replicas, worker, layers.clone());
+            if replicas.len() == 1 {
+                costs.weight += self.waits(worker, layers, &costs);
+            }
             stages.push(costs);
         }
         let links = (1..ranges.len()).map(|stage| self.link(stage - 1));
@@ -788,28 +838,24 @@ pub(super) fn misfit(machine: &Machine, devices: &[usize], forecast: &Forecast) 
     misfits.next()
 }
 
-/// For each device, the seconds in which backward passes of the first layers wait for gradients that lie elsewhere:
-/// while a layer is computed, those of the layer after it go there, and its own come, but for the first micro-batch.
-/// A pass begins with gradients that came before. Empty if gradients are on the device.
+/// For each device, the seconds in which backward passes of the first layers wait for gradients that lie elsewhere, but
+/// at their begin: while a layer is computed, the sum of the layer after it goes there, and its own comes, but for the
+/// first micro-batch. Empty if gradients are on the device.
 fn waits(model: &ProfiledModel, schedule: &Schedule, ends_with_gradient: bool) -> Vec<Vec<f64>> {
-    let is_single = |stage| schedule.replicas(stage).len() == 1;
-    if !model.state.offloads_gradients || !(0..schedule.stages()).all(is_single) {
+    if !model.state.offloads_gradients {
         return Vec::new();
     }
     let first = 1.0 / schedule.micro_batches() as f64;
     let of_device = |(device, spec): (usize, &DeviceSpec)| {
-        let layers = &model.on(device).profile.layers;
-        let seconds = layers.windows(2).map(|pair| {
-            let [own, after] = [&pair[0], &pair[1]].map(|layer| layer.trained_or_all() as f64);
-            let computes = match ends_with_gradient {
-                true => pair[0].backward,
-                false => pair[0].weight_or_half(),
-            };
+        let seconds = (1..model.layers()).map(|after| {
+            let bytes = |layer: usize| model.trained(&(layer..layer + 1)) as f64;
+            let computes = model.seconds_of_gradient(device, after - 1, ends_with_gradient);
             let waits = |bytes: f64| {
                 let moves = spec.store.map_or(0.0, |store| bytes / store);
-                (moves - computes / spec.speed).max(0.0)
+                (moves - computes).max(0.0)
             };
-            first * waits(after) + (1.0 - first) * waits(after + own)
+            let (goes, comes) = (bytes(after), bytes(after - 1));
+            first * waits(goes) + (1.0 - first) * waits(goes + comes)
         });
         running_sums(seconds)
     };
@@ -820,4 +866,13 @@ fn waits(model: &ProfiledModel, schedule: &Schedule, ends_with_gradient: bool) -
         .enumerate()
         .map(of_device)
         .collect()
+}
+
+fn follows(actions: &[Action]) -> [f64; 2] {
+    let adds = |action: &Action| action.pass.computes_weight_gradients();
+    let all = actions.iter().filter(|action| adds(action)).count();
+    let pairs = actions.windows(2).filter(|pair| adds(&pair[1]));
+    let at_once = pairs.filter(|pair| adds(&pair[0])).count();
+    let later = all.saturating_sub(1).saturating_sub(at_once);
+    [at_once, later].map(|count| count as f64 / all.max(1) as f64)
 }

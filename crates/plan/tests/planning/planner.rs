@@ -605,18 +605,29 @@ fn what_is_offloaded_takes_time() {
         };
         setup.forecast(cut).unwrap().step_time
     };
-    // The second layer waits 30 / 10 − 1 and (30 + 20) / 10 − 1 seconds, the first one not at all.
+    // The second layer waits 30 / 10 − 1 and (30 + 20) / 10 − 1 seconds, the first one not at all. GPipe's second backward
+    // pass follows at once, and waits (10 + 30) / 10 − 2 seconds when it begins.
     let update = |bytes: f64| bytes * (2.0 * 2.0 + 2.0) / 10.0;
     assert_eq!(step_time(None, Rule::GPipe, &[3]), 2.0 * (3.0 + 7.0));
-    let found = step_time(Some(10.0), Rule::GPipe, &[3]);
+    let found = step_time(Some(10.0), Rule::OneForwardOneBackward, &[3]);
     assert_eq!(found, 2.0 * (3.0 + 7.0 + 3.0) + update(60.0));
-    // In halves, gradients of weights take half as long: the second layer waits half a second more each time, and the
-    // first one (20 + 10) / 10 − 2 seconds for the second micro-batch.
+    let found = step_time(Some(10.0), Rule::GPipe, &[3]);
+    assert_eq!(found, 2.0 * (3.0 + 7.0 + 3.0) + 2.0 + update(60.0));
+    // In halves, gradients of weights take half as long: the second layer waits half a second more each time, the first
+    // one (20 + 10) / 10 − 2 seconds for the second micro-batch, and the last one (10 + 30) / 10 − 1 if it follows.
+    let halves = Rule::ZeroBubbleH1.schedule(1, 2).unwrap();
+    let adds = |action: &Action| action.pass.computes_weight_gradients();
+    let pairs = halves.workers()[0].windows(2);
+    let follows = pairs.filter(|pair| pair.iter().all(adds)).count() as f64;
     let found = step_time(Some(10.0), Rule::ZeroBubbleH1, &[3]);
-    assert_eq!(found, 2.0 * (3.0 + 7.0 + 3.5) + 1.0 + update(60.0));
-    // Each stage begins with gradients that are there: the slower one is the first, and its update is as long.
+    assert_eq!(
+        found,
+        2.0 * (3.0 + 7.0 + 3.5) + 1.0 + 3.0 * follows + update(60.0)
+    );
+    // The first stage's second pass waits (10 + 20) / 10 − 1 seconds, the other one's (30 + 30) / 10 − 2: half of that is
+    // in each of its two passes. Both updates are as long, and begin together.
     let found = step_time(Some(10.0), Rule::GPipe, &[2, 1]);
-    assert_eq!(found, 2.0 * 2.0 + 1.0 + 2.0 + 2.0 * 5.0 + update(30.0));
+    assert_eq!(found, 5.0 + (2.0 + 2.0) + 2.0 * (5.0 + 1.0) + update(30.0));
 }
 
 /// Bytes of the parameters that are trained.

@@ -402,7 +402,8 @@ impl<L: Layer, O> Trainer<L, O> {
 /// The error of a checkpoint, of which it says whether it was written.
 fn not_saved(error: TrainError) -> TrainError {
     match error {
-        error @ TrainError::NotRemoved(_) => error,
+        // What another process says of it is whole.
+        error @ (TrainError::NotRemoved(_) | TrainError::Processes(_)) => error,
         error => TrainError::NotSaved(Box::new(error)),
     }
 }

@@ -31,7 +31,7 @@ use crate::{
     error::TrainError,
     optimizer::{GradientAccumulator, LearningRate, StagedOptimizer, WeightAverage},
     processes::Processes,
-    settings::{ChecksumSetting, TrainSettings},
+    settings::{ChecksumSetting, OffloadSetting, TrainSettings},
     task::{Metrics, Task, evaluate},
     weights::Base,
 };
@@ -308,7 +308,9 @@ impl<L: Layer, O> Trainer<L, O> {
     /// ```
     #[must_use]
     pub fn expecting(mut self, measured: &Measured) -> Self {
-        self.drift = Some(Drift::new(measured, self.pipeline.stages()));
+        // Passes that wait for gradients are longer than their layers.
+        let is_here = self.settings.offload == OffloadSetting::None;
+        self.drift = is_here.then(|| Drift::new(measured, self.pipeline.stages()));
         self
     }
 

@@ -3,6 +3,7 @@
 use std::{
     io,
     sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use stovepipe_train::optimizer::{HostMemory, Storage};
@@ -204,6 +205,9 @@ fn a_gradient_that_is_lost_or_changed_is_an_error() {
     }
 }
 
+/// A minute: what is read ahead comes at once.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// Memory that counts what is read.
 #[derive(Default)]
 struct Counted(HostMemory, Arc<AtomicUsize>);
@@ -250,7 +254,9 @@ fn gradients_come_before_they_are_needed() {
             // The second round reads two when they are asked for, and shows what comes after them.
             if round >= 2 {
                 looked = 3 * round - 1 + place;
+                let began = Instant::now();
                 while reads.load(Ordering::SeqCst) < looked {
+                    assert!(began.elapsed() < LIMIT, "{round} {place}");
                     thread::yield_now();
                 }
             }

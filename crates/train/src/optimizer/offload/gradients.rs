@@ -33,6 +33,8 @@ struct Ahead {
     /// The parameters of the layer that was taken after two others, each of which is named by its first parameter.
     after: HashMap<[ParamId; 2], Vec<ParamId>>,
     last: [Option<ParamId>; 2],
+    /// How many layers were taken in this step, and in the one before.
+    taken: [usize; 2],
     coming: Option<(ParamId, Fetched)>,
 }
 
@@ -44,21 +46,28 @@ impl Ahead {
             self.after.insert([one, other], parameters.to_vec());
         }
         self.last = [self.last[1], Some(first)];
+        self.taken[0] += 1;
         let (layer, coming) = self.coming.take()?;
         (layer == first).then_some(coming)
     }
 
-    /// The parameters of the layer that was taken next when these two were.
+    /// The parameters of the layer that was taken next when these two were, unless the step is over.
     fn next(&self) -> Option<Vec<ParamId>> {
         let [Some(one), Some(other)] = self.last else {
             return None;
         };
+        if self.taken[0] == self.taken[1] {
+            return None;
+        }
         self.after.get(&[one, other]).cloned()
     }
 
     /// A step begins or has ended.
     fn rest(&mut self) {
         (self.last, self.coming) = ([None; 2], None);
+        if self.taken[0] > 0 {
+            self.taken = [0, self.taken[0]];
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{fs, io, path::Path};
 
+use burn::tensor::Device;
 use stovepipe_pipeline::{Layer, NamedDevice, Pipeline, Stage, parameter_bytes};
 
 use super::{
@@ -112,53 +113,47 @@ impl TrainSettings {
         Ok(Box::new(tempfile::tempfile_in(&self.offload_to)?))
     }
 
-    /// For each worker's device, the bytes a second to and from what lies off it; `None` if nothing does. Workers share
-    /// a disk. In several processes, the first device of this one counts for all.
+    /// The bytes a second to and from what lies off each worker's device: of the slowest device of this process, which
+    /// has this rank. Workers share a disk. `None` if nothing lies elsewhere.
     ///
     /// ```
     /// use stovepipe_train::{TrainSettings, settings::OffloadSetting};
     ///
     /// let mut settings = TrainSettings::default();
-    /// assert_eq!(settings.store_rates(&["cpu".parse()?], 0)?, [None]);
+    /// assert_eq!(settings.store_rate(&["cpu".parse()?], 0)?, None);
     /// settings.offload = OffloadSetting::Optimizer;
     /// settings.offload_to = std::env::temp_dir();
-    /// assert!(settings.store_rates(&["cpu".parse()?], 0)?[0] > Some(0.0));
+    /// assert!(settings.store_rate(&["cpu".parse()?], 0)? > Some(0.0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
     /// If it cannot be written or read.
-    pub fn store_rates(
+    pub fn store_rate(
         &self,
         devices: &[NamedDevice],
         rank: usize,
-    ) -> Result<Vec<Option<f64>>, TrainError> {
+    ) -> Result<Option<f64>, TrainError> {
         if self.offload == OffloadSetting::None {
-            return Ok(vec![None; devices.len()]);
+            return Ok(None);
         }
         self.check_offload(devices.iter().cloned())?;
         let sharing = match self.offloads_to_host() {
             true => 1,
-            false => devices.iter().filter(|own| own.process == rank).count(),
+            false => devices.len(),
         };
-        let mut known: Vec<(&NamedDevice, f64)> = Vec::new();
-        for device in devices.iter().filter(|own| own.process == rank) {
-            if !known.iter().any(|(other, _)| other.device == device.device) {
+        let mut known: Vec<&Device> = Vec::new();
+        let mut slowest: Option<f64> = None;
+        for NamedDevice { device, .. } in devices.iter().filter(|own| own.process == rank) {
+            if !known.contains(&device) {
+                known.push(device);
                 let storage = self.storage().map_err(TrainError::file(&self.offload_to))?;
-                known.push((
-                    device,
-                    store_rate(storage, &device.device)? / sharing as f64,
-                ));
+                let rate = store_rate(storage, device)? / sharing as f64;
+                slowest = Some(slowest.map_or(rate, |slowest| slowest.min(rate)));
             }
         }
-        let rate = |device: &NamedDevice| {
-            let own = known
-                .iter()
-                .find(|(other, _)| other.device == device.device);
-            Some(own.or(known.first())?.1)
-        };
-        Ok(devices.iter().map(rate).collect())
+        Ok(slowest)
     }
 }
 
