@@ -590,7 +590,7 @@ fn what_is_offloaded_takes_time() {
         let mut machine = Machine::uniform(cut.len());
         (machine.devices.iter_mut()).for_each(|device| device.store = store);
         let setup = Setup {
-            profiles: &[profile.clone()],
+            profiles: std::slice::from_ref(&profile),
             machine: &machine,
             devices: &(0..cut.len()).collect::<Vec<_>>(),
             schedule: &rule.schedule(cut.len(), 2).unwrap(),
