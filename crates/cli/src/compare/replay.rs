@@ -27,7 +27,7 @@ use stovepipe_report::{first_other_step, first_other_sum};
 
 use super::{
     place,
-    tensors::{Compared, compare},
+    tensors::{Compared, compare, files},
 };
 use crate::{
     error::{CliError, usage},
@@ -173,12 +173,6 @@ fn check_can_replay(run: &Path, name: &Path) -> Result<(), CliError> {
         ));
     }
     Ok(())
-}
-
-fn files(folder: &Path) -> Result<Vec<PathBuf>, CliError> {
-    let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let entries = entries.map_err(CliError::file(folder))?.into_iter();
-    Ok(entries.map(|entry| entry.path()).collect())
 }
 
 /// Puts what a run needs to resume where a run `folder` has it.

@@ -55,10 +55,14 @@ fn has_all(folder: &Path, part: &str) -> bool {
     })
 }
 
-fn files_of(folder: &Path, part: &str) -> Result<Vec<PathBuf>, CliError> {
+pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CliError> {
     let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let entries = entries.map_err(CliError::file(folder))?.into_iter();
-    let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
+    Ok(entries.map(|entry| entry.path()).collect())
+}
+
+fn files_of(folder: &Path, part: &str) -> Result<Vec<PathBuf>, CliError> {
+    let mut files = files(folder)?;
     files.retain(|file| {
         let name = file.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with(part) && name.ends_with(".safetensors"))

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use burn::{
@@ -15,7 +15,7 @@ use stovepipe_pipeline::{GradientStore, Layer, error::BoxedError};
 
 use super::{
     error::OffloadError,
-    mover::{Coming, Mover},
+    mover::{Coming, Mover, lock},
     shelf::{Item, Kept},
 };
 
@@ -217,10 +217,6 @@ impl OffloadedGradients {
     fn there(&self) -> MutexGuard<'_, HashSet<Item>> {
         lock(&self.there)
     }
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 type ReadLater = Box<dyn FnOnce() -> Result<TensorData, OffloadError> + Send>;

@@ -170,6 +170,6 @@ fn flush(device: &Device) -> Result<(), OffloadError> {
     flushed.map_err(|error| OffloadError::Device(error.to_string()))
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
