@@ -5,8 +5,7 @@ use std::ops::Add;
 use serde::{Deserialize, Serialize};
 
 /// How many numbers training keeps for each parameter, in addition to its value and gradient: 0 for
-/// plain gradient descent, 1 for momentum, 2 for Adam; one more for a moving average of the weights, and
-/// one for gradients that are accumulated over several mini-batches.
+/// plain gradient descent, 1 for momentum, 2 for Adam; one more for a moving average of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OptimizerState {
     /// On the device of their parameter.
@@ -16,6 +15,9 @@ pub struct OptimizerState {
     /// Whether gradients are elsewhere as well, but for those of three layers: of stages without replicas.
     #[serde(default)]
     pub offloads_gradients: bool,
+    /// Whether gradients are summed over several mini-batches: one number more, where gradients are.
+    #[serde(default)]
+    pub accumulates: bool,
 }
 
 impl OptimizerState {
@@ -32,6 +34,7 @@ impl OptimizerState {
             on_device,
             offloaded: 0,
             offloads_gradients: false,
+            accumulates: false,
         }
     }
 }
@@ -53,7 +56,7 @@ pub struct MemoryUse {
     pub parameters: u64,
     /// The sum of the gradients of all micro-batches, which may not be there yet when most is needed.
     pub gradients: u64,
-    /// The optimizer state. Under asynchronous schedules also that of a window's start.
+    /// The optimizer state, and sums of gradients over several mini-batches. Under asynchronous schedules also that of a window's start.
     pub optimizer: u64,
     /// The mini-batch's input, on workers with the first stage; on a GPU, that of micro-batches in flight.
     #[serde(default)]
@@ -91,10 +94,12 @@ impl MemoryUse {
     /// ```
     #[must_use]
     pub fn at_rest(parameters: u64, trained: u64, state: OptimizerState) -> Self {
+        let gradients = trained * u64::from(!state.offloads_gradients);
+        let states = trained.saturating_mul(u64::from(state.on_device));
         Self {
             parameters,
-            gradients: trained * u64::from(!state.offloads_gradients),
-            optimizer: trained.saturating_mul(u64::from(state.on_device)),
+            gradients,
+            optimizer: states.saturating_add(gradients * u64::from(state.accumulates)),
             ..Self::default()
         }
     }

@@ -197,6 +197,7 @@ fn compare(model: &Model, stages: usize, rounds: usize) -> Result<ReportTable, F
             on_device: STATES * u8::from(rate.is_none()),
             offloaded: STATES * u8::from(rate.is_some()),
             offloads_gradients: rate.is_some(),
+            accumulates: false,
         };
         let measured = measured.clone().with_stores(&vec![rate; stages]);
         let step_time = builder.forecast(&measured, state)?.step_time;

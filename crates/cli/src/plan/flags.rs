@@ -20,9 +20,6 @@ use crate::{
 /// More would take minutes to plan for.
 const MOST_WORKERS: usize = 4096;
 
-/// Adam keeps that many numbers for each parameter.
-const MOST_OF_OPTIMIZER: u8 = 2;
-
 const MACHINE: &str = "Machine";
 const CHOICE: &str = "What to choose from";
 const MEASURING: &str = "Measuring";
@@ -212,14 +209,12 @@ impl PlanFlags {
     }
 
     pub fn state(&self) -> OptimizerState {
-        let offloaded = match self.offload {
-            OffloadSetting::None => 0,
-            OffloadSetting::Optimizer => self.optimizer_state.min(MOST_OF_OPTIMIZER),
-        };
+        let is_offloaded = self.offload == OffloadSetting::Optimizer;
         OptimizerState {
-            on_device: self.optimizer_state - offloaded,
-            offloaded,
-            offloads_gradients: self.offload == OffloadSetting::Optimizer,
+            on_device: self.optimizer_state * u8::from(!is_offloaded),
+            offloaded: self.optimizer_state * u8::from(is_offloaded),
+            offloads_gradients: is_offloaded,
+            accumulates: false,
         }
     }
 }

@@ -164,7 +164,12 @@ impl<L: Layer> Pipeline<L> {
             let part = parted.of((seat, stage), (turns, 0), outputs(stage)?)?;
             Ok(Parts::one(part))
         };
-        self.seat_tasks((turns, 1), training, parts)
+        let mut tasks = self.seat_tasks((turns, 1), training, parts)?;
+        let sizes = Arc::<[usize]>::from(sizes);
+        for task in &mut tasks {
+            task.sizes = Some(sizes.clone());
+        }
+        Ok(tasks)
     }
 
     /// The first layer of this process that has something to train, or the number of layers.
@@ -228,6 +233,7 @@ impl<L: Layer> Pipeline<L> {
                 reductions: of_mini_batches.collect(),
                 parts: parts(seat, &stage)?,
                 micro_batches: turns.0[seat.stage].len(),
+                sizes: None,
                 stage,
                 shared: (engine.shared.clone()).filter(|_| engine.home(seat.stage) == Some(seat)), // once a process
                 dtype: engine.precision.cast(),

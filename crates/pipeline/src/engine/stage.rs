@@ -57,6 +57,8 @@ pub(crate) struct StageTask<L: Layer> {
     pub(crate) parts: Parts<L>,
     /// Of all mini-batches.
     pub(crate) micro_batches: usize,
+    /// Their sizes, if they are one mini-batch.
+    pub(crate) sizes: Option<Arc<[usize]>>,
     pub(crate) shared: Option<Arc<Shared>>,
     /// One for each mini-batch, if the stage has replicas and trains.
     pub(crate) reductions: VecDeque<Reduction>,
@@ -179,6 +181,8 @@ impl<L: Layer> StageStep<L> {
             dtype: task.dtype,
             trains: training.is_some(),
             from_zero: task.dtype.is_some() || only_counts || task.updates.is_some(),
+            // With replicas, and to recalibrate, statistics of others come in between.
+            sizes: (task.sizes.clone()).filter(|_| task.reductions.is_empty() && !only_counts),
         };
         let cells = training.map_or(&[][..], |_| &task.stage.cells);
         let versions = Versions::new(options, &task.layers, cells);

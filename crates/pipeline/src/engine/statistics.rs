@@ -8,7 +8,8 @@
 //! the micro-batch's mean or variance. Each pass starts from the same r. Let wᵢ be the micro-batch's share of
 //! the samples. The mini-batch's mean is Σ wᵢ bᵢ, so its cell becomes Σ wᵢ rᵢ for any q. The mini-batch's
 //! variance is the mean of the variances plus the variance of the means, so its cell becomes
-//! Σ wᵢ rᵢ + V / q, where V is the variance of the means' cells. Burn does not expose q; [`momentum`] finds it
+//! Σ wᵢ rᵢ + V / q, where V is the variance of the means' cells. Both sums take one micro-batch after
+//! the other (Welford's method), so that a step keeps two rows of cells, however many there are. Burn does not expose q; [`momentum`] finds it
 //! with two forward passes that start from different r. Any other statistic is averaged.
 //!
 //! In mixed precision, the cells of a forward pass have few bits, and small changes of r would vanish. So the
@@ -21,6 +22,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     ops::Range,
+    sync::Arc,
 };
 
 use burn::{
@@ -183,8 +185,40 @@ pub(crate) struct Statistics {
     cells: Cells,
     start: Values,
     narrow: Option<Narrow>,
-    /// All cells of the layer in one row per micro-batch: many small tensors would be slow.
+    /// The sizes of the micro-batches, if all of them are counted here, and nothing else.
+    sizes: Option<Arc<[usize]>>,
+    /// With `sizes`: of the first micro-batches.
+    begun: Moments,
+    /// All cells of the layer in one row per other micro-batch: many small tensors would be slow.
     after: BTreeMap<usize, Tensor<1>>,
+}
+
+/// Rows of micro-batches, added up one after the other.
+#[derive(Clone, Default)]
+struct Moments {
+    micro_batches: usize,
+    samples: usize,
+    /// The mean of the rows, and the sum of the squares of what they differ from it.
+    rows: Option<[Tensor<1>; 2]>,
+}
+
+impl Moments {
+    /// Adds the row of a micro-batch with so many samples.
+    fn add(&mut self, row: Tensor<1>, samples: usize) {
+        let before = self.samples as f64;
+        self.samples += samples;
+        self.micro_batches += 1;
+        let share = samples as f64 / self.samples as f64;
+        self.rows = Some(match self.rows.take() {
+            None => [row.clone(), row.zeros_like()],
+            // By differences, so that a cell that did not move keeps its bits.
+            Some([mean, squares]) => {
+                let apart = row - mean.clone();
+                let added = apart.clone().powi_scalar(2).mul_scalar(before * share);
+                [mean + apart.mul_scalar(share), squares + added]
+            }
+        });
+    }
 }
 
 /// Adds the statistics of further micro-batches, which are counted from `first` on, layer by layer.
@@ -214,8 +248,15 @@ impl Statistics {
             },
             cells,
             narrow: None,
+            sizes: None,
+            begun: Moments::default(),
             after: BTreeMap::new(),
         }
+    }
+
+    /// Adds up micro-batches of these sizes as they come.
+    pub(crate) fn of_sizes(self, sizes: Option<Arc<[usize]>>) -> Self {
+        Self { sizes, ..self }
     }
 
     /// The same with cells that start at zero, because `live` has fewer bits than the model's `layer`, or to
@@ -260,9 +301,23 @@ impl Statistics {
 
         if !self.cells.is_empty() {
             self.after.insert(micro_batch, self.cells.read_row(live));
+            if let Some(sizes) = self.sizes.clone() {
+                while let Some(row) = self.after.remove(&self.begun.micro_batches) {
+                    let samples = sizes[self.begun.micro_batches];
+                    self.begun.add(self.wide(row), samples);
+                }
+            }
             let narrow = self.narrow.as_ref();
             let start = narrow.map_or(&self.start, |narrow| &narrow.start);
             self.cells.write(live, Restore(start));
+        }
+    }
+
+    /// A row in the type of the model's cells.
+    fn wide(&self, row: Tensor<1>) -> Tensor<1> {
+        match self.narrow {
+            Some(_) => row.cast(DType::F32),
+            None => row,
         }
     }
 
@@ -351,12 +406,13 @@ impl Statistics {
 
     /// Their sum, which is not finite if one of them is not.
     pub(crate) fn sum(&self) -> Option<Tensor<1>> {
-        let rows = self.after.values().cloned();
+        let mean = self.begun.rows.iter().map(|[mean, _]| mean);
+        let rows = mean.chain(self.after.values()).cloned();
         let sums = rows.map(|row| row.cast(DType::F32).sum());
         sums.reduce(|sum, row| sum + row)
     }
 
-    /// Whether they are neither NaN nor infinite.
+    /// Whether they are neither NaN nor infinite. None has been added up.
     pub(crate) fn are_finite(&self) -> bool {
         self.after.values().all(is_finite)
     }
@@ -371,8 +427,8 @@ impl Statistics {
         exact: bool,
     ) {
         self.has_looked(layer, momenta);
-        let rows = std::mem::take(&mut self.after);
-        self.write((layer, momenta), rows, (sizes, &self.start), exact);
+        let (begun, rows) = (self.begun.clone(), std::mem::take(&mut self.after));
+        self.write((layer, momenta), (begun, rows), (sizes, &self.start), exact);
     }
 
     /// Moves the cells by the statistics of one mini-batch after another. They have started at zero.
@@ -388,40 +444,37 @@ impl Statistics {
             let later = self.after.split_off(&(first + sizes.len()));
             let own = std::mem::replace(&mut self.after, later).into_iter();
             let own = own.map(|(index, row)| (index - first, row)).collect();
-            self.write((layer, momenta), own, (sizes, &from_cells), false);
+            let all = (Moments::default(), own);
+            self.write((layer, momenta), all, (sizes, &from_cells), false);
             first += sizes.len();
         }
     }
 
     /// If the run has looked for momenta, it was the last.
     fn has_looked<M: Module>(&self, layer: &M, momenta: &mut Momenta) {
-        if self.after.len() > 1 || self.narrow.is_some() {
+        if self.begun.micro_batches + self.after.len() > 1 || self.narrow.is_some() {
             momenta.give_up_others(layer, &self.cells);
         }
     }
 
-    /// Writes cells by these rows, from `start` or else from what they have.
+    /// Writes cells by these micro-batches, from `start` or else from what they have.
     fn write<M: Module>(
         &self,
         (layer, momenta): (&M, &Momenta),
-        rows: BTreeMap<usize, Tensor<1>>,
+        (mut all, rows): (Moments, BTreeMap<usize, Tensor<1>>),
         (sizes, start): (&[usize], &Values),
         exact: bool,
     ) {
-        let samples = rows.keys().map(|&index| sizes[index] as f32);
-        let samples: Vec<_> = samples.collect();
-        let Some(device) = rows.values().next().map(Tensor::device) else {
+        for (index, row) in rows {
+            all.add(self.wide(row), sizes[index]);
+        }
+        let Some([mean, squares]) = all.rows else {
             return;
         };
-        let counted: f32 = samples.iter().sum();
-        let shares = Tensor::<1>::from_floats(samples.as_slice(), &device);
-        let rows = Tensor::stack(rows.into_values().collect(), 0);
         let sum = Sum {
-            shares: shares.div_scalar(counted).reshape([-1, 1]),
-            rows: match self.narrow {
-                Some(_) => rows.cast(DType::F32),
-                None => rows,
-            },
+            is_one: all.micro_batches == 1,
+            variance: squares.div_scalar(all.samples as f64),
+            mean,
             start,
             narrow: self.narrow.as_ref(),
             means: &self.cells.means,
@@ -436,10 +489,11 @@ impl Statistics {
 
 /// Computes the statistics of a mini-batch from those of its micro-batches.
 struct Sum<'a> {
-    /// Each micro-batch's share of the samples: `[micro-batches, 1]`.
-    shares: Tensor<2>,
-    /// The cells after each pass: `[micro-batches, numbers]`.
-    rows: Tensor<2>,
+    /// Of one micro-batch.
+    is_one: bool,
+    /// Of the cells after each pass, weighted by samples.
+    mean: Tensor<1>,
+    variance: Tensor<1>,
     start: &'a Values,
     narrow: Option<&'a Narrow>,
     means: &'a HashMap<ParamId, ParamId>,
@@ -452,16 +506,6 @@ struct Sum<'a> {
 }
 
 impl Sum<'_> {
-    /// A cell after each pass, one row per micro-batch.
-    fn rows(&self, place: &Range<usize>) -> Tensor<2> {
-        self.rows.clone().narrow(1, place.start, place.len())
-    }
-
-    /// Σ wᵢ rᵢ.
-    fn mean(&self, rows: Tensor<2>) -> Tensor<2> {
-        (rows * self.shares.clone()).sum_dim(0)
-    }
-
     /// The momentum of a cell, if it belongs to a batch norm.
     fn momentum(&self, id: ParamId) -> Option<f64> {
         let mean = self.means.get(&id).unwrap_or(&id);
@@ -484,24 +528,29 @@ impl Sum<'_> {
     }
 
     /// The mean or the variance of all samples.
-    fn exact(&self, id: ParamId, rows: Tensor<2>) -> Option<Tensor<2>> {
+    fn exact(&self, id: ParamId, mean: Tensor<1>) -> Option<Tensor<1>> {
         let momentum = self.momentum_from_zero(id)?;
-        let mean = self.mean(rows);
-        let sum = match self.spread(id) {
-            Some(spread) => mean + spread,
-            None => mean,
-        };
-        Some(sum.div_scalar(momentum))
+        Some(self.with_spread(id, mean).div_scalar(momentum))
     }
 
-    /// What the differences between the micro-batches' means add to the variance.
-    fn spread(&self, variance: ParamId) -> Option<Tensor<2>> {
-        let mean = self.means.get(&variance)?;
-        let momentum = self.momenta.of(*mean)?;
-        let rows = self.rows(self.places.get(mean)?);
-        let squares = (rows.clone() - self.mean(rows)).powi_scalar(2);
-        Some(self.mean(squares).div_scalar(momentum))
+    /// With what the differences between the micro-batches' means add to the variance.
+    fn with_spread(&self, id: ParamId, change: Tensor<1>) -> Tensor<1> {
+        let spread = || {
+            let mean = self.means.get(&id)?;
+            let momentum = self.momenta.of(*mean)?;
+            let variance = narrowed(&self.variance, self.places.get(mean)?);
+            Some(variance.div_scalar(momentum))
+        };
+        match spread() {
+            Some(spread) => change + spread,
+            None => change,
+        }
     }
+}
+
+/// A cell of a row.
+fn narrowed(row: &Tensor<1>, place: &Range<usize>) -> Tensor<1> {
+    row.clone().narrow(0, place.start, place.len())
 }
 
 impl CellMapper for Sum<'_> {
@@ -510,27 +559,23 @@ impl CellMapper for Sum<'_> {
         let place = self.place..self.place + old.shape().num_elements();
         self.place = place.end;
         self.places.insert(id, place.clone());
-        let rows = self.rows(&place);
+        let mean = narrowed(&self.mean, &place);
         let start = self.start.get(&id).unwrap_or(old);
         if self.exact {
-            let exact = self.exact(id, rows);
+            let exact = self.exact(id, mean);
             return exact.map_or(start.clone(), |exact| exact.reshape(start.shape()));
         }
-        if rows.dims()[0] == 1 && self.narrow.is_none() {
-            return rows.reshape(start.shape());
+        if self.is_one && self.narrow.is_none() {
+            return mean.reshape(start.shape());
         }
-        let with_spread = |change: Tensor<2>| match self.spread(id) {
-            Some(spread) => change + spread,
-            None => change,
-        };
         // A pass would have left (1 − q) r of the model's cell, but there was nothing in one that starts at zero.
         if let Some(momentum) = self.momentum_from_zero(id) {
-            let change = with_spread(self.mean(rows)).reshape(start.shape());
+            let change = self.with_spread(id, mean).reshape(start.shape());
             return start.mul_scalar(1.0 - momentum) + change;
         }
         // By differences, so that a cell that did not move keeps its bits.
-        let change = self.mean(rows - self.begun(id, &start).reshape([1, -1]));
-        start.clone() + with_spread(change).reshape(start.shape())
+        let change = mean - self.begun(id, &start).reshape([-1]);
+        start.clone() + self.with_spread(id, change).reshape(start.shape())
     }
 }
 

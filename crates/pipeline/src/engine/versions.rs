@@ -6,7 +6,10 @@
 //! Each version has its own cells of running statistics, which start at zero in a window: what they count
 //! does not depend on what was counted before.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use burn::{module::Module, tensor::FloatDType};
 
@@ -22,12 +25,14 @@ pub(crate) struct Version<L> {
 }
 
 /// How copies are made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CopyOptions {
     pub(crate) dtype: Option<FloatDType>,
     pub(crate) trains: bool,
     /// Whether running statistics start at zero.
     pub(crate) from_zero: bool,
+    /// The sizes of the micro-batches, if their statistics are added up as they come.
+    pub(crate) sizes: Option<Arc<[usize]>>,
 }
 
 pub(crate) struct Versions<L> {
@@ -48,8 +53,8 @@ impl<L: Module> Versions<L> {
     /// Version 0.
     pub(crate) fn new(options: CopyOptions, layers: &[L], cells: &[Cells]) -> Self {
         Self {
+            newest: Version::new(&options, layers, cells),
             options,
-            newest: Version::new(options, layers, cells),
             number: 0,
             older: BTreeMap::new(),
             of_micro_batch: HashMap::new(),
@@ -70,7 +75,7 @@ impl<L: Module> Versions<L> {
 
     /// The next version.
     pub(crate) fn push(&mut self, layers: &[L], cells: &[Cells]) {
-        let next = Version::new(self.options, layers, cells);
+        let next = Version::new(&self.options, layers, cells);
         let last = std::mem::replace(&mut self.newest, next);
         let is_released = last.copies.live().is_empty();
         if !is_released {
@@ -119,21 +124,17 @@ impl<L: Module> Versions<L> {
 }
 
 impl<L: Module> Version<L> {
-    fn new(options: CopyOptions, layers: &[L], cells: &[Cells]) -> Self {
-        let CopyOptions {
-            dtype,
-            trains,
-            from_zero,
-        } = options;
-        let copies = match trains {
-            true => Copies::to_train(layers, dtype),
-            false => Copies::to_infer(layers, dtype),
+    fn new(options: &CopyOptions, layers: &[L], cells: &[Cells]) -> Self {
+        let copies = match options.trains {
+            true => Copies::to_train(layers, options.dtype),
+            false => Copies::to_infer(layers, options.dtype),
         };
         let of_layers = cells.iter().zip(layers.iter().zip(copies.live()));
-        let statistics = of_layers.map(|(cells, (layer, live))| match from_zero {
+        let statistics = of_layers.map(|(cells, (layer, live))| match options.from_zero {
             false => Statistics::begin(cells.clone(), live),
             true => Statistics::begin_at_zero(cells.clone(), layer, live),
         });
+        let statistics = statistics.map(|own| own.of_sizes(options.sizes.clone()));
         Self {
             statistics: statistics.collect(),
             copies,

@@ -270,7 +270,7 @@ impl<'a> ProfiledModel<'a> {
             output: self.output(layers.end - 1),
             memory: StageMemory {
                 fixed: rest.parameters.saturating_add(rest.optimizer) as f64,
-                gradients: self.gradients(&layers, false) as f64,
+                gradients: self.gradients(&layers, self.state) as f64,
                 version: parameters as f64,
                 activations,
                 input: recomputed.inputs,
@@ -283,8 +283,8 @@ impl<'a> ProfiledModel<'a> {
     }
 
     /// The gradients of a stage of these layers that are on its device.
-    fn gradients(&self, layers: &Range<usize>, is_replicated: bool) -> u64 {
-        match self.state.offloads_gradients && !is_replicated {
+    fn gradients(&self, layers: &Range<usize>, state: OptimizerState) -> u64 {
+        match state.offloads_gradients {
             true => self.visiting(layers),
             false => self.trained(layers),
         }
@@ -504,12 +504,13 @@ impl<'a> Shape<'a> {
     /// Seconds in which an update moves what lies off the device: states there and back, and gradients there twice, for
     /// their norm and for the update.
     fn visits(&self, ranges: &[Range<usize>]) -> f64 {
-        let state = self.model.state;
         let of_worker = |(&device, loads): (&usize, &Vec<Load>)| {
             let ways = |load: &Load| {
-                let is_away =
-                    state.offloads_gradients && self.schedule.replicas(load.stage).len() == 1;
-                let ways = 2 * state.offloaded + 2 * u8::from(is_away);
+                let state = self.state(load.stage);
+                // Gradients, and perhaps their sum over several mini-batches.
+                let of_gradients =
+                    u8::from(state.offloads_gradients) * (1 + u8::from(state.accumulates));
+                let ways = 2 * (state.offloaded + of_gradients);
                 self.model.trained(&ranges[load.stage]) as f64 * f64::from(ways)
             };
             let bytes: f64 = loads.iter().map(ways).sum();
@@ -608,7 +609,7 @@ impl<'a> Shape<'a> {
         let rest = self.loads[worker].iter().map(|load| {
             let parameters = self.model.parameters(&ranges[load.stage]);
             let trained = self.model.trained(&ranges[load.stage]);
-            MemoryUse::at_rest(parameters, trained, self.model.state)
+            MemoryUse::at_rest(parameters, trained, self.state(load.stage))
         });
         let mut rest = rest.fold(MemoryUse::default(), |sum, stage| sum + stage);
         if self.schedule.is_asynchronous() {
@@ -656,8 +657,18 @@ impl<'a> Shape<'a> {
 
     /// The gradients of a stage of these layers that are on its device.
     pub fn gradients(&self, stage: usize, layers: &Range<usize>) -> u64 {
+        self.model.gradients(layers, self.state(stage))
+    }
+
+    /// What training keeps for each parameter of a stage: with replicas, which add up their gradients, these are on the
+    /// device.
+    fn state(&self, stage: usize) -> OptimizerState {
+        let state = self.model.state;
         let is_replicated = self.schedule.replicas(stage).len() > 1;
-        self.model.gradients(layers, is_replicated)
+        OptimizerState {
+            offloads_gradients: state.offloads_gradients && !is_replicated,
+            ..state
+        }
     }
 
     pub fn costs(&self, cut: &[usize], recompute: &Recompute) -> Costs {

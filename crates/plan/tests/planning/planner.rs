@@ -114,7 +114,7 @@ fn costs(
             again: rerun.again / speed,
             late: rerun.late / speed,
             input: sum(&|l| l.backward) / speed - weight,
-            weight,
+            weight: weight + waits(request, schedule, (workers, device(workers[0])), layers),
             update: 0.0,
             buckets: buckets(request.bucket, schedule, stage, layers)
                 .into_iter()
@@ -170,6 +170,80 @@ fn costs(
         speeds: schedule.workers().iter().enumerate().map(speed).collect(),
         weights: WeightPolicy::default(),
     }
+}
+
+/// Seconds in which a pass that adds to gradients waits, on average, if these are in a store: passes of the stage one by
+/// one, and in each the layers from the last to the first.
+fn waits(
+    request: &PlanRequest,
+    schedule: &Schedule,
+    (workers, device): (&[usize], &DeviceSpec),
+    layers: &[LayerProfile],
+) -> f64 {
+    let ([worker], Some(store), true) = (workers, device.store, request.state.offloads_gradients)
+    else {
+        return 0.0;
+    };
+    let actions = &schedule.workers()[*worker];
+    let is_split = actions.iter().any(|a| a.pass == Pass::WeightGradient);
+    let half = |l: &LayerProfile| l.weight.unwrap_or(l.backward / 2.0);
+    let computes = |l: &LayerProfile| if is_split { half(l) } else { l.backward } / device.speed;
+    let moves = |l: &LayerProfile| trained_bytes(l) as f64 / store;
+    let micro_batches = schedule.micro_batches();
+    let mut all = 0.0;
+    for micro_batch in 0..micro_batches {
+        for pair in layers.windows(2).rev() {
+            let comes = if micro_batch == 0 {
+                0.0
+            } else {
+                moves(&pair[0])
+            };
+            all += (moves(&pair[1]) + comes - computes(&pair[0])).max(0.0);
+        }
+    }
+    let (first, last) = (&layers[0], &layers[layers.len() - 1]);
+    let begins = moves(first) + moves(last) - computes(last);
+    let other: fn(&LayerProfile) -> f64 = match is_split {
+        true => |l| l.backward - l.weight.unwrap_or(l.backward / 2.0),
+        false => |l| l.forward,
+    };
+    let between = layers.iter().map(other).sum::<f64>() / device.speed;
+    // Of all such passes of the worker: the first one waits for nothing.
+    let (mut seconds, mut passes, mut follows) = (0.0, 0, false);
+    for action in actions {
+        let adds = matches!(action.pass, Pass::Backward | Pass::WeightGradient);
+        if adds {
+            if passes > 0 {
+                seconds += if follows { begins } else { begins - between }.max(0.0);
+            }
+            passes += 1;
+        }
+        follows = adds;
+    }
+    all / micro_batches as f64 + seconds / f64::from(passes)
+}
+
+/// Seconds of an update, in which states go there and come, and gradients come twice.
+fn visits(request: &PlanRequest, schedule: &Schedule, cut: &[usize], devices: &[usize]) -> f64 {
+    let of_worker = |(actions, &device): (&Vec<Action>, &usize)| {
+        let Some(store) = request.machine.devices[device].store else {
+            return 0.0;
+        };
+        let mut stages: Vec<_> = actions.iter().map(|action| action.stage).collect();
+        stages.sort_unstable();
+        stages.dedup();
+        let of_stage = |stage: usize| {
+            let first: usize = cut[..stage].iter().sum();
+            let layers = &request.profile.layers[first..first + cut[stage]];
+            let trained: u64 = layers.iter().map(trained_bytes).sum();
+            let is_away = request.state.offloads_gradients && schedule.replicas(stage).len() == 1;
+            let both_ways = request.state.offloaded + u8::from(is_away);
+            trained as f64 * 2.0 * f64::from(both_ways)
+        };
+        stages.into_iter().map(of_stage).sum::<f64>() / store
+    };
+    let workers = schedule.workers().iter().zip(devices).map(of_worker);
+    workers.fold(0.0, f64::max)
 }
 
 /// What a layer's pass needs besides.
@@ -419,7 +493,8 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
                             let has = request.machine.devices[device].memory;
                             has.is_none_or(|has| needs as u64 + kept <= has)
                         });
-                        let time = simulation.makespan() / schedule.updates().max(1) as f64;
+                        let time = simulation.makespan() / schedule.updates().max(1) as f64
+                            + visits(request, schedule, &cut, &devices);
                         if fits && best.is_none_or(|best| time < best) {
                             best = Some(time);
                         }
@@ -550,7 +625,7 @@ fn states_elsewhere_visit_a_device() {
     let away = |on_device, offloaded| OptimizerState {
         on_device,
         offloaded,
-        offloads_gradients: false,
+        ..OptimizerState::new(0)
     };
     assert_eq!(optimizer(&[6], away(2, 0)), [2 * 115]);
     // All activations are gone, and all gradients are there.
@@ -569,6 +644,32 @@ fn states_elsewhere_visit_a_device() {
     };
     assert_eq!(gradients(&[6]), [(90, 90)]);
     assert_eq!(gradients(&[3, 3]), [(30, 30), (85, 85)]);
+    // Sums over mini-batches are where gradients are: with replicas, on their devices.
+    let accumulating = |offloads_gradients, replicas| {
+        let schedule = RoundRobin::new(vec![replicas])
+            .schedule(1, replicas)
+            .unwrap();
+        let state = OptimizerState {
+            offloads_gradients,
+            accumulates: true,
+            ..away(0, 1)
+        };
+        let setup = Setup {
+            profiles: std::slice::from_ref(&profile),
+            machine: &Machine::uniform(replicas),
+            devices: &(0..replicas).collect::<Vec<_>>(),
+            schedule: &schedule,
+            recompute: &Recompute::Never,
+            weights: WeightPolicy::default(),
+            state,
+            bucket: BUCKET,
+        };
+        let memory = setup.forecast(&[6]).unwrap().memory;
+        (memory[0].gradients, memory[0].optimizer)
+    };
+    assert_eq!(accumulating(true, 1), (90, 90));
+    assert_eq!(accumulating(true, 2), (115, 115 + 90));
+    assert_eq!(accumulating(false, 1), (115, 115 + 90));
 }
 
 /// While a layer's backward pass runs, the gradients of the next layer go and its own come, but for the first
@@ -597,9 +698,9 @@ fn what_is_offloaded_takes_time() {
             recompute: &Recompute::Never,
             weights: WeightPolicy::default(),
             state: OptimizerState {
-                on_device: 0,
                 offloaded: 2,
                 offloads_gradients: true,
+                ..OptimizerState::new(0)
             },
             bucket: BUCKET,
         };
@@ -851,6 +952,32 @@ proptest! {
             bucket,
             rules: vec![Rule::GPipe, Rule::OneForwardOneBackward],
             workers: (1..=3).collect(),
+            ..request(&profile, &machine)
+        };
+        compare(&request)?;
+    }
+
+    /// States, and gradients where there are no replicas, lie in stores of unlike speed.
+    #[test]
+    fn what_is_offloaded_is_considered(
+        profile in profile(1..5), stores in prop::collection::vec(1.0..40.0_f64, 3),
+        has_stores in 1..8_u8, replicas: bool, rule in any_rule(), gradients: bool,
+    ) {
+        let mut machine = machine(3, false, None);
+        let devices = machine.devices.iter_mut().zip(stores).enumerate();
+        for (number, (device, store)) in devices {
+            device.store = (has_stores & 1 << number != 0).then_some(store);
+        }
+        let request = PlanRequest {
+            replicas,
+            rules: vec![Rule::GPipe, if replicas { Rule::OneForwardOneBackward } else { rule }],
+            workers: (1..=if replicas { 3 } else { profile.layers.len().min(3) }).collect(),
+            chunks: vec![1],
+            state: OptimizerState {
+                offloaded: 2,
+                offloads_gradients: gradients,
+                ..OptimizerState::new(0)
+            },
             ..request(&profile, &machine)
         };
         compare(&request)?;

@@ -62,14 +62,14 @@ pub(super) fn render(confusion: Option<&Confusion>) -> Markup {
     section("classes", "Classes", content)
 }
 
-/// A cell is as dark as its share of the row.
+/// A cell is as dark as its share of the row; a single mistake among many can still be seen.
 fn cell(confusion: &Confusion, label: usize, said: usize, all: u64) -> Markup {
     let samples = confusion.samples(label, said);
     let share = (100 * samples).checked_div(all).unwrap_or(0);
     let color = if label == said { "good" } else { "warn" };
     let shade = format!(
         "background: color-mix(in srgb, var(--{color}) {}%, transparent)",
-        share / 2
+        8 + share * 42 / 100
     );
     html! {
         @if samples == 0 { td .none { "·" } }

@@ -6,17 +6,14 @@ use std::{
     rc::Rc,
 };
 
-use burn::store::{
-    ModuleSnapshot,
-    burn_pack::{self, Tensor},
-};
+use burn::store::{ModuleSnapshot, burn_pack};
 use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::state::TrainerState;
 use crate::{
     disk::{Files, paths},
     error::TrainError,
-    optimizer::{Counts, GradientAccumulator, StagedOptimizer, WeightAverage, names},
+    optimizer::{Averages, Counts, GradientAccumulator, List, StagedOptimizer, names},
     processes::Processes,
     weights::{
         Base, SharedTensors, copy_together,
@@ -39,7 +36,7 @@ pub(crate) fn model_file(averaged: bool) -> &'static str {
 
 pub(crate) struct Contents<'a, L: Layer> {
     pub(crate) pipeline: &'a mut Pipeline<L>,
-    pub(crate) average: Option<&'a mut WeightAverage<L>>,
+    pub(crate) average: Option<&'a mut Averages<L>>,
     pub(crate) optimizer: &'a mut StagedOptimizer,
     pub(crate) accumulator: &'a mut GradientAccumulator,
     /// What is left out of the files.
@@ -50,15 +47,32 @@ pub(crate) struct Contents<'a, L: Layer> {
 pub(crate) struct Copied(Vec<TensorsOf<Vec<HostTensor>>>);
 
 /// A file of tensors.
-struct TensorsOf<T> {
-    name: String,
-    tensors: T,
+pub(crate) struct TensorsOf<T> {
+    pub(crate) name: String,
+    pub(crate) tensors: T,
     /// A key and its value.
     metadata: Option<(String, String)>,
 }
 
-/// Lists the tensors of this process.
-type List<'a> = Box<dyn Fn() -> Vec<Tensor> + 'a>;
+/// The files of a pipeline and of averages of its weights, but for what is left out of them.
+pub(crate) fn models<'a, L: Layer>(
+    pipeline: &'a Pipeline<L>,
+    average: Option<&'a Averages<L>>,
+    base: &'a Base,
+) -> Result<Vec<TensorsOf<List<'a>>>, TrainError> {
+    let file = |averaged: bool, tensors: List<'a>| {
+        let (key, value) = base.metadata();
+        TensorsOf {
+            name: model_file(averaged).to_owned(),
+            tensors,
+            metadata: Some((key.to_owned(), value.to_owned())),
+        }
+    };
+    let model = file(false, Box::new(base.tensors(pipeline)?));
+    let average = average.map(|own| own.tensors(pipeline, base));
+    let average = average.transpose()?.map(|tensors| file(true, tensors));
+    Ok([model].into_iter().chain(average).collect())
+}
 
 impl<L: Layer> Contents<'_, L> {
     pub(super) fn processes(&self) -> Processes {
@@ -101,19 +115,8 @@ impl<L: Layer> Contents<'_, L> {
 
     /// The optimizer's state has a file for each stage: without a copy, the host holds the state of one at a time.
     fn files(&self) -> Result<Vec<TensorsOf<List<'_>>>, TrainError> {
-        let (processes, mut all) = (self.processes(), Vec::new());
-        let average = self.average.as_deref().map(WeightAverage::pipeline);
-        let models = [(Some(&*self.pipeline), false), (average, true)];
-        for (model, averaged) in models {
-            if let Some(model) = model {
-                let (key, value) = self.base.metadata();
-                all.push(TensorsOf {
-                    name: model_file(averaged).to_owned(),
-                    tensors: Box::new(self.base.tensors(model)?) as List<'_>,
-                    metadata: Some((key.to_owned(), value.to_owned())),
-                });
-            }
-        }
+        let processes = self.processes();
+        let mut all = models(self.pipeline, self.average.as_deref(), self.base)?;
         let (names, stages) = (Rc::new(names(self.pipeline)), self.pipeline.stages());
         for (stage, placement) in stages.iter().enumerate() {
             let (number, count) = (stage + 1, stages.len());
@@ -144,10 +147,11 @@ impl<L: Layer> Contents<'_, L> {
     /// Reads them, into any number of stages.
     pub(crate) fn load(self, folder: &Path, state: &TrainerState) -> Result<(), TrainError> {
         let processes = &self.processes();
-        (self.base).load_into(self.pipeline, &folder.join(model_file(false)))?;
         if let Some(average) = self.average {
-            average.restore(&folder.join(model_file(true)), (self.base, state.averaged))?;
+            let path = folder.join(model_file(true));
+            average.restore(self.pipeline, &path, (self.base, state.averaged))?;
         }
+        (self.base).load_into(self.pipeline, &folder.join(model_file(false)))?;
         let names = names(self.pipeline);
         let files = processes.first(|| optimizer_tensors(folder))?;
         let file = SharedTensors::new(processes, files.unwrap_or_default())?;
@@ -213,7 +217,7 @@ impl Copied {
 }
 
 impl<T> TensorsOf<T> {
-    fn metadata(&self) -> Option<(&str, &str)> {
+    pub(crate) fn metadata(&self) -> Option<(&str, &str)> {
         let (key, value) = self.metadata.as_ref()?;
         Some((key, value))
     }

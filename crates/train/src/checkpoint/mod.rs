@@ -13,7 +13,7 @@ mod list;
 mod state;
 mod sums;
 
-pub(crate) use contents::{Contents, model_file};
+pub(crate) use contents::{Contents, model_file, models};
 pub use list::{Checkpoint, Checkpoints, Damaged};
 pub(crate) use list::{FOLDER, Keep};
 pub(crate) use state::{Sums, TrainerState};

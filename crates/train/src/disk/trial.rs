@@ -318,7 +318,8 @@ impl Model {
         }
     }
 
-    /// What the disk may hold if the machine stops now: all there is, or so many at random.
+    /// What the disk may hold if the machine stops now: all there is; or so many, which are names without contents,
+    /// contents without names, and others at random.
     fn states(&self, most: u32, rng: &mut ChaCha8Rng) -> BTreeSet<Tree> {
         let pending = self.pending.iter().flatten();
         let mut named: BTreeSet<_> = pending.filter_map(|change| change.2).collect();
@@ -359,9 +360,15 @@ impl Model {
                     })
                 })
                 .collect(),
-            None => (0..most)
-                .map(|_| one(&mut |bits| rng.random_range(0..1 << bits)))
-                .collect(),
+            None => {
+                let ends = [
+                    one(&mut |bits| u32::from(bits == 1)),
+                    one(&mut |bits| 3 * u32::from(bits == 2)),
+                ];
+                let at_random = (ends.len() as u32..most)
+                    .map(|_| one(&mut |bits| rng.random_range(0..1 << bits)));
+                ends.into_iter().chain(at_random).collect()
+            }
         }
     }
 }

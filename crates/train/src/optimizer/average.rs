@@ -1,24 +1,23 @@
 //! A moving average of a model's weights, which often does better than the weights themselves.
 
-use std::path::Path;
+use std::{collections::HashSet, sync::Arc};
 
 use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param},
+    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     tensor::{Tensor, container::TensorContainer},
 };
 use stovepipe_pipeline::{Layer, Pipeline, StepError};
 
-use crate::{error::TrainError, weights::Base};
-
 /// The exponential moving average of a pipeline's parameters and running statistics, on the devices
-/// of its stages.
+/// of its stages. Parameters that are frozen at its start have none: the average shares them.
 ///
 /// Update n gives the new weights a share of 1 − min(decay, (1 + n) / (10 + n)), like TensorFlow's
 /// `ExponentialMovingAverage` with `num_updates`: the first weights soon stop to count.
 pub struct WeightAverage<L: Layer> {
-    pipeline: Pipeline<L>,
+    pub(super) pipeline: Pipeline<L>,
+    frozen: Arc<HashSet<ParamId>>,
     decay: f64,
-    updates: u64,
+    pub(super) updates: u64,
 }
 
 impl<L: Layer> WeightAverage<L> {
@@ -42,6 +41,7 @@ impl<L: Layer> WeightAverage<L> {
     pub fn new(pipeline: &Pipeline<L>, decay: f64) -> Self {
         Self {
             pipeline: pipeline.valid(),
+            frozen: Arc::new(frozen(pipeline.layers())),
             decay,
             updates: 0,
         }
@@ -53,31 +53,16 @@ impl<L: Layer> WeightAverage<L> {
     ///
     /// Those of [`Pipeline::change_stages`].
     pub fn update(&mut self, pipeline: &Pipeline<L>) -> Result<(), StepError> {
-        let updates = self.updates as f64;
-        let decay = self.decay.min((1.0 + updates) / (10.0 + updates));
+        let (decay, frozen) = (decay_of(self.decay, self.updates), self.frozen.clone());
         let current = pipeline.stage_layers().map(<[L]>::to_vec).collect();
         self.pipeline
             .change_stages(current, move |_, averages: Vec<L>, current: Vec<L>| {
                 let moved = averages.into_iter().zip(&current);
-                let moved = moved.map(|(average, current)| move_towards(average, current, decay));
+                let moved =
+                    moved.map(|(average, current)| move_towards(average, current, &frozen, decay));
                 Ok((moved.collect(), Vec::new()))
             })?;
         self.updates += 1;
-        Ok(())
-    }
-
-    pub(crate) fn updates(&self) -> u64 {
-        self.updates
-    }
-
-    /// Restores averages from a file, after this many updates.
-    pub(crate) fn restore(
-        &mut self,
-        path: &Path,
-        (base, updates): (&Base, u64),
-    ) -> Result<(), TrainError> {
-        base.load_into(&mut self.pipeline, path)?;
-        self.updates = updates;
         Ok(())
     }
 
@@ -88,48 +73,98 @@ impl<L: Layer> WeightAverage<L> {
     }
 }
 
+/// The share that is kept of averages after so many updates.
+pub(super) fn decay_of(decay: f64, updates: u64) -> f64 {
+    let updates = updates as f64;
+    decay.min((1.0 + updates) / (10.0 + updates))
+}
+
+/// An average, moved towards a value.
+pub(super) fn moved<const D: usize>(average: Tensor<D>, value: Tensor<D>, decay: f64) -> Tensor<D> {
+    // What is equal stays as it is to the bit.
+    let apart = value - average.clone();
+    average + apart.mul_scalar(1.0 - decay)
+}
+
 /// Moves a layer's averages towards its weights, parameter by parameter in the order of a visit.
-fn move_towards<L: Layer>(average: L, current: &L, decay: f64) -> L {
-    #[derive(Default)]
-    struct Values {
-        values: TensorContainer<usize>,
-        count: usize,
-    }
-
-    impl ModuleVisitor for Values {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.values.register(self.count, param.val());
-            self.count += 1;
-        }
-    }
-
-    struct Move {
-        values: TensorContainer<usize>,
-        place: usize,
+fn move_towards<L: Layer>(average: L, current: &L, frozen: &HashSet<ParamId>, decay: f64) -> L {
+    struct Move<'a> {
+        values: Values,
+        frozen: &'a HashSet<ParamId>,
         decay: f64,
     }
 
-    impl ModuleMapper for Move {
+    impl ModuleMapper for Move<'_> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let current = self.values.remove::<Tensor<D>>(&self.place);
-            self.place += 1;
-            match current {
-                None => param,
-                Some(current) => param.map(|average| {
-                    // What is equal, as frozen weights are, stays as it is to the bit.
-                    let apart = current - average.clone();
-                    average + apart.mul_scalar(1.0 - self.decay)
-                }),
+            match self.values.next() {
+                Some(current) if !self.frozen.contains(&param.id) => {
+                    param.map(|average| moved(average, current, self.decay))
+                }
+                _ => param,
             }
         }
     }
 
-    let mut values = Values::default();
-    // Without a graph, and with current statistics: those of a training layer lag behind.
-    current.valid().visit(&mut values);
     average.map(&mut Move {
-        values: values.values,
-        place: 0,
+        values: Values::of(std::slice::from_ref(current)),
+        frozen,
         decay,
     })
+}
+
+/// The floating-point values of layers, in the order of a visit.
+pub(super) struct Values {
+    values: TensorContainer<usize>,
+    count: usize,
+    next: usize,
+}
+
+impl Values {
+    pub(super) fn of<L: Layer>(layers: &[L]) -> Self {
+        let mut values = Self {
+            values: TensorContainer::new(),
+            count: 0,
+            next: 0,
+        };
+        // Without a graph, and with current statistics: those of a training layer lag behind.
+        (layers.iter()).for_each(|layer| layer.valid().visit(&mut values));
+        values
+    }
+
+    pub(super) fn next<const D: usize>(&mut self) -> Option<Tensor<D>> {
+        self.next += 1;
+        self.values.remove(&(self.next - 1))
+    }
+}
+
+impl ModuleVisitor for Values {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.values.register(self.count, param.val());
+        self.count += 1;
+    }
+}
+
+/// The parameters that training leaves as they are. Running statistics are none of them.
+pub(super) fn frozen<L: Layer>(layers: &[L]) -> HashSet<ParamId> {
+    /// Those that do not train.
+    #[derive(Default)]
+    struct Find(HashSet<ParamId>);
+
+    impl ModuleVisitor for Find {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // To ask one that has no value yet would draw one.
+            if param.is_initialized() && !param.is_require_grad() {
+                self.0.insert(param.id);
+            }
+        }
+    }
+
+    let (mut frozen, mut statistics) = (Find::default(), Find::default());
+    for layer in layers {
+        layer.visit(&mut frozen);
+        // Statistics ignore this.
+        layer.clone().set_require_grad(true).visit(&mut statistics);
+    }
+    frozen.0.retain(|id| !statistics.0.contains(id));
+    frozen.0
 }

@@ -3,6 +3,7 @@
 mod accumulator;
 mod adam_w;
 mod average;
+mod averages;
 mod gradients;
 mod groups;
 mod learning_rate;
@@ -13,6 +14,7 @@ mod sums;
 
 pub(crate) use accumulator::{Counts, GradientAccumulator};
 pub use average::WeightAverage;
+pub(crate) use averages::{Averages, List};
 pub(crate) use groups::names;
 pub use learning_rate::LearningRate;
 pub use offload::{HostMemory, OffloadError, Storage, store_rate};

@@ -470,31 +470,45 @@ impl ModuleMapper for Update<'_> {
             Some(factor) => gradient.mul_scalar(factor),
             None => gradient,
         };
-        let (id, value, mapper) = param.consume();
-        let share = self.shares.get(&id).copied().unwrap_or(1.0);
-        let trains = value.is_require_grad();
-        let checkpointing = value.gradient_checkpointing_strategy();
-        let (value, state) = self.optimizer.of(D).step_dyn(
-            D,
-            self.rate * share,
-            value.inner().into_bridge(),
-            gradient.into_bridge(),
-            state,
-        );
-        if let Some(state) = state {
-            let put = self.states.put(id, state);
-            self.note(put);
-        }
-        let value = Tensor::<D>::from_bridge(value);
-        if let Some(summing) = &mut self.summing {
-            summing.parameter(&value);
-        }
-        let mut value = Tensor::from_inner(value);
-        if let Some(strategy) = checkpointing {
-            value = value.with_gradient_checkpointing_strategy(strategy);
-        }
-        Param::from_mapped_value(id, value.set_require_grad(trains), mapper)
+        let share = self.shares.get(&param.id).copied().unwrap_or(1.0);
+        with_value(param, |id, value| {
+            let (value, state) = self.optimizer.of(D).step_dyn(
+                D,
+                self.rate * share,
+                value.into_bridge(),
+                gradient.into_bridge(),
+                state,
+            );
+            if let Some(state) = state {
+                let put = self.states.put(id, state);
+                self.note(put);
+            }
+            let value = Tensor::<D>::from_bridge(value);
+            if let Some(summing) = &mut self.summing {
+                summing.parameter(&value);
+            }
+            value
+        })
     }
+}
+
+/// A parameter with a new value, without a graph, which trains as it did.
+pub(super) fn with_value<const D: usize>(
+    param: Param<Tensor<D>>,
+    new: impl FnOnce(ParamId, Tensor<D>) -> Tensor<D>,
+) -> Param<Tensor<D>> {
+    let (id, value, mapper) = param.consume();
+    let trains = value.is_require_grad();
+    let checkpointing = value.gradient_checkpointing_strategy();
+    let is_autodiff = value.is_autodiff();
+    let mut value = new(id, value.inner());
+    if is_autodiff {
+        value = Tensor::from_inner(value);
+    }
+    if let Some(strategy) = checkpointing {
+        value = value.with_gradient_checkpointing_strategy(strategy);
+    }
+    Param::from_mapped_value(id, value.set_require_grad(trains), mapper)
 }
 
 /// Finds the state of a stage's parameters among named tensors.

@@ -201,7 +201,7 @@ fn every_sync_is_needed() {
         let run = Run {
             epochs: 1,
             before: 0,
-            most: 4,
+            most: 2,
             has_links: true,
         };
         let (wrong, _) = run.tried(|call| !is_lost(call));

@@ -16,12 +16,13 @@ use super::{
     trainer::Trainer,
 };
 use crate::{
-    checkpoint::{Checkpoints, Keep, Sums, TrainerState, model_file},
+    checkpoint::{Checkpoints, Keep, Sums, TrainerState, model_file, models},
     error::{TrainError, is_disk_full},
-    optimizer::WeightAverage,
+    optimizer::Averages,
     processes::Processes,
     settings::{SaveErrorSetting, TrainSettings, free_memory},
     task::{About, Metrics, TrainingMetrics},
+    weights::write_together,
 };
 
 /// The file of the model with the best test.
@@ -40,7 +41,7 @@ impl<L: Layer, O> Trainer<L, O> {
         let accumulated = self.accumulator.counts();
         let state = TrainerState {
             steps: self.pipeline.steps(),
-            averaged: self.average.as_ref().map_or(0, WeightAverage::updates),
+            averaged: self.average.as_ref().map_or(0, Averages::updates),
             waiting: accumulated.mini_batches,
             waiting_weight: accumulated.weight,
             spoiled: accumulated.spoiled,
@@ -305,22 +306,19 @@ impl<L: Layer, O> Trainer<L, O> {
         (tested, stopped): (Tested, bool),
         progress: &mut Progress,
     ) -> Result<Summary, TrainError> {
-        let models = [(Some(&self.pipeline), false), (self.averaged(), true)];
-        for (model, is_averaged) in models {
-            let (Some(model), name) = (model, model_file(is_averaged)) else {
-                continue;
-            };
-            let path = folder.file(name);
+        for model in models(&self.pipeline, self.average.as_ref(), &self.base)? {
+            let path = folder.file(&model.name);
+            let write = || write_together(&self.processes, &path, &model.tensors, model.metadata());
             let saved = self.with_room(
                 folder,
                 |line| progress.say(line),
                 || {
-                    (folder.files()).write(&path, || self.base.save(model, &path))?;
+                    folder.files().write(&path, write)?;
                     self.processes.first(|| folder.files().sync_file(&path))
                 },
             );
             if let Err(error) = saved {
-                let link = || self.link_model(folder, is_averaged, error);
+                let link = || self.link_model(folder, &model.name, error);
                 self.processes.first(link)?;
             }
         }
@@ -345,7 +343,7 @@ impl<L: Layer, O> Trainer<L, O> {
     fn link_model(
         &self,
         folder: &RunFolder,
-        is_averaged: bool,
+        name: &str,
         error: TrainError,
     ) -> Result<(), TrainError> {
         let checkpoints = folder.checkpoints().list()?;
@@ -355,7 +353,7 @@ impl<L: Layer, O> Trainer<L, O> {
         let own = own.filter(|own| is_same && own.name() == self.state.name());
         match own {
             Some(own) if is_disk_full(&error) => {
-                let (from, to) = (own.model(is_averaged), folder.file(model_file(is_averaged)));
+                let (from, to) = (own.path().join(name), folder.file(name));
                 folder.files().link(&from, &to).map_err(|_| error)
             }
             _ => Err(error),

@@ -29,7 +29,7 @@ use crate::{
     checkpoint::{Checkpoint, Contents, Damaged, Sums, TrainerState},
     data::{self, EpochPass, Source, changes, shared},
     error::TrainError,
-    optimizer::{GradientAccumulator, LearningRate, StagedOptimizer, WeightAverage},
+    optimizer::{Averages, GradientAccumulator, LearningRate, StagedOptimizer},
     processes::Processes,
     settings::{ChecksumSetting, OffloadSetting, TrainSettings},
     task::{Metrics, Task, evaluate},
@@ -70,7 +70,7 @@ pub struct Trainer<L: Layer, O> {
     pub(super) pipeline: Pipeline<L>,
     pub(super) task: Task<O>,
     pub(super) optimizer: StagedOptimizer,
-    pub(super) average: Option<WeightAverage<L>>,
+    pub(super) average: Option<Averages<L>>,
     pub(super) accumulator: GradientAccumulator,
     pub(super) state: TrainerState,
     pub(super) settings: TrainSettings,
@@ -172,12 +172,12 @@ impl<L: Layer, O> Trainer<L, O> {
         settings.check()?;
         settings.freeze.apply_to(&mut pipeline)?;
         pipeline.set_pass_sums(settings.checksums == ChecksumSetting::Passes);
-        let averages = settings.ema > 0.0;
+        let average = settings.averages(&pipeline)?;
         let optimizer = settings.optimizer(&pipeline)?;
         Ok(Self {
             accumulator: GradientAccumulator::new(&optimizer),
             optimizer,
-            average: averages.then(|| WeightAverage::new(&pipeline, settings.ema)),
+            average,
             state: TrainerState::begin(&settings, &task.zero()),
             stop: pipeline.stop_handle(),
             ending: Arc::default(),
@@ -219,10 +219,14 @@ impl<L: Layer, O> Trainer<L, O> {
         &self.settings
     }
 
-    /// The pipeline with averaged weights, if the settings ask for them.
+    /// The pipeline with averaged weights, if the settings ask for them and they are not
+    /// [offloaded](TrainSettings::offload).
     #[must_use]
     pub fn averaged(&self) -> Option<&Pipeline<L>> {
-        self.average.as_ref().map(WeightAverage::pipeline)
+        match self.average.as_ref()? {
+            Averages::OnDevice(average) => Some(average.pipeline()),
+            Averages::Offloaded(_) => None,
+        }
     }
 
     /// Leaves the weights of a [`Base`] out of checkpoints and of the run's models, which have its checksum
@@ -608,7 +612,7 @@ impl<L: Layer, O> Trainer<L, O> {
 
     /// Tests, and again from the start if a stop cancels the test. Returns whether it was stopped.
     fn test_to_the_end<T: Flow>(
-        &self,
+        &mut self,
         source: &dyn Source<L::Input, T, L::Side>,
     ) -> Result<(Tested, bool), TrainError>
     where
@@ -626,20 +630,39 @@ impl<L: Layer, O> Trainer<L, O> {
     }
 
     /// Evaluates the model, and its averaged weights, on the test set.
-    fn test<T: Flow>(&self, source: &dyn Source<L::Input, T, L::Side>) -> Result<Tested, TrainError>
+    fn test<T: Flow>(
+        &mut self,
+        source: &dyn Source<L::Input, T, L::Side>,
+    ) -> Result<Tested, TrainError>
     where
         O: Objective<L::Output, T>,
     {
-        let metrics = |pipeline: &Pipeline<L>| {
-            self.recalibrate(pipeline, source)?;
-            let batches = shared(pipeline, || source.test(self.settings.batch_size));
-            let totals = evaluate(pipeline, batches, &self.task, |_| ())?;
-            Ok::<_, TrainError>(self.task.metrics(&totals))
+        let model = self.metrics(&self.pipeline, source)?;
+        let averaged = match &self.average {
+            None => None,
+            Some(Averages::OnDevice(average)) => Some(self.metrics(average.pipeline(), source)?),
+            Some(Averages::Offloaded(average)) => {
+                average.swap(&mut self.pipeline)?;
+                let metrics = self.metrics(&self.pipeline, source);
+                average.swap(&mut self.pipeline)?;
+                Some(metrics?)
+            }
         };
-        Ok(Tested {
-            model: metrics(&self.pipeline)?,
-            averaged: self.averaged().map(metrics).transpose()?,
-        })
+        Ok(Tested { model, averaged })
+    }
+
+    fn metrics<T: Flow>(
+        &self,
+        pipeline: &Pipeline<L>,
+        source: &dyn Source<L::Input, T, L::Side>,
+    ) -> Result<Metrics, TrainError>
+    where
+        O: Objective<L::Output, T>,
+    {
+        self.recalibrate(pipeline, source)?;
+        let batches = shared(pipeline, || source.test(self.settings.batch_size));
+        let totals = evaluate(pipeline, batches, &self.task, |_| ())?;
+        Ok(self.task.metrics(&totals))
     }
 
     /// Gives batch norms exact statistics of the first samples of the current epoch, if any of it was

@@ -217,14 +217,13 @@ impl TrainSettings {
             OptimizerSetting::RmsProp => 1 + u8::from(self.momentum > 0.0),
             OptimizerSetting::Sgd => u8::from(self.momentum > 0.0),
         };
-        let (average, sum) = (u8::from(self.ema > 0.0), u8::from(self.accumulate > 1));
-        match self.offload {
-            OffloadSetting::None => OptimizerState::new(of_optimizer + average + sum),
-            OffloadSetting::Optimizer => OptimizerState {
-                on_device: average,
-                offloaded: of_optimizer + sum,
-                offloads_gradients: true,
-            },
+        let states = of_optimizer + u8::from(self.ema > 0.0);
+        let is_offloaded = self.offload == OffloadSetting::Optimizer;
+        OptimizerState {
+            on_device: states * u8::from(!is_offloaded),
+            offloaded: states * u8::from(is_offloaded),
+            offloads_gradients: is_offloaded,
+            accumulates: self.accumulate > 1,
         }
     }
 }

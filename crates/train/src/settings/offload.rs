@@ -13,6 +13,6 @@ pub enum OffloadSetting {
     /// Nothing
     #[default]
     None,
-    /// What the optimizer keeps of each parameter, and gradients
+    /// What the optimizer keeps of each parameter, gradients, and averages of weights
     Optimizer,
 }

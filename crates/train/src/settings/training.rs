@@ -102,7 +102,8 @@ pub struct TrainSettings {
     /// Decay of a moving average of the weights, such as 0.9999, tested and saved too; 0 for none
     #[arg(long, value_name = "DECAY", default_value_t = 0.0)]
     pub ema: f64,
-    /// What lies off its device: optimizer, for what the optimizer keeps of each parameter and for gradients; or nothing
+    /// What lies off its device: optimizer, for what the optimizer keeps of each parameter, gradients and averages; or
+    /// nothing
     #[arg(long, value_enum, default_value_t = OffloadSetting::None)]
     pub offload: OffloadSetting,
     /// Where that lies: host, the memory of the host, for GPUs; or a folder, in files that nobody else sees

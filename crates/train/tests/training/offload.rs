@@ -15,6 +15,7 @@ fn offloaded(optimizer: OptimizerSetting, folder: &Path) -> TrainSettings {
         offload: OffloadSetting::Optimizer,
         offload_to: folder.to_owned(),
         clip: 0.1,
+        ema: 0.9,
         save_every: 4,
         ..settings(optimizer, 1e-2, 2)
     }
@@ -64,8 +65,14 @@ fn states_in_files_change_no_bit() {
                 offload: OffloadSetting::None,
                 ..away.clone()
             };
-            run(stages, here, &folder("here")).unwrap();
-            run(stages, away, &folder("away")).unwrap();
+            let here = run(stages, here, &folder("here")).unwrap();
+            let away = run(stages, away, &folder("away")).unwrap();
+            assert_eq!((&here.test, &here.averaged), (&away.test, &away.averaged));
+            assert!(here.averaged.is_some_and(|averaged| averaged != here.test));
+            for file in ["averaged.safetensors", "model.safetensors"] {
+                let [here, away] = ["here", "away"].map(|what| fs::read(folder(what).join(file)));
+                assert!(here.unwrap() == away.unwrap(), "{optimizer:?}: {file}");
+            }
             let [here, away] = ["here", "away"].map(|what| checkpoints(&folder(what)));
             let names: Vec<_> = here.iter().map(|file| &file.0).collect();
             assert!(names.len() >= 4, "{names:?}");
@@ -73,6 +80,10 @@ fn states_in_files_change_no_bit() {
                 .iter()
                 .any(|name| name.ends_with("gradients.safetensors"));
             assert_eq!(has_sums, accumulate > 1, "{names:?}");
+            let has_averages = names
+                .iter()
+                .any(|name| name.ends_with("averaged.safetensors"));
+            assert!(has_averages, "{names:?}");
             assert!(here == away, "{optimizer:?} in {stages} stages");
         }
     }
@@ -115,6 +126,9 @@ fn a_run_resumes_with_its_states_elsewhere() {
         train_silently(&mut rest, &usual_data(), &folder).unwrap();
         folder.finish().unwrap();
         assert!(model(&path) == model(&whole), "{number}");
+        let [averages, of_whole] =
+            [&path, &whole].map(|run| fs::read(run.join("averaged.safetensors")));
+        assert!(averages.unwrap() == of_whole.unwrap(), "{number}");
     }
 }
 
@@ -292,6 +306,8 @@ fn places_that_are_none_are_refused() {
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
     assert!(refused(&file).starts_with(&file.display().to_string()));
-    let windows = offloaded(OptimizerSetting::AdamW, directory.path()).check_windows(true, 9);
+    let mut windows = offloaded(OptimizerSetting::AdamW, directory.path());
+    windows.ema = 0.0; // refused as well
+    let windows = windows.check_windows(true, 9);
     assert!(windows.unwrap_err().to_string().contains("--offload"));
 }

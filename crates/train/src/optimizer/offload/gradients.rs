@@ -7,7 +7,7 @@ use std::{
 
 use burn::{
     module::{ModuleVisitor, Param, ParamId, list_param_ids},
-    optim::{GradientsParams, StateSink},
+    optim::GradientsParams,
     store::burn_pack,
     tensor::{Device, Tensor, TensorData},
 };
@@ -134,12 +134,9 @@ impl OffloadedGradients {
         let reads = read.reads;
         (self.there()).extend(reads.iter().map(|(parameter, _)| (what, *parameter)));
         self.mover.put(move |shelf| {
-            for (parameter, read) in reads {
-                let mut sink = StateSink::default();
-                sink.tensors.push((String::new(), read()?));
-                shelf.write((what, parameter), sink)?;
-            }
-            Ok(())
+            reads
+                .into_iter()
+                .try_for_each(|(parameter, read)| shelf.write_tensor((what, parameter), read()?))
         })
     }
 
@@ -151,11 +148,8 @@ impl OffloadedGradients {
         data: TensorData,
     ) -> Result<(), OffloadError> {
         self.there().insert((what, parameter));
-        self.mover.put(move |shelf| {
-            let mut sink = StateSink::default();
-            sink.tensors.push((String::new(), data));
-            shelf.write((what, parameter), sink)
-        })
+        self.mover
+            .put(move |shelf| shelf.write_tensor((what, parameter), data))
     }
 
     pub(in crate::optimizer) fn clear(&self, what: Kept) {
@@ -188,10 +182,7 @@ impl OffloadedGradients {
             self.mover.fetch(move |shelf| {
                 let mut found = HashMap::new();
                 for item in items {
-                    let kept = shelf.of(item);
-                    for slot in kept.into_iter().flat_map(|kept| kept.slots) {
-                        found.insert(item.1, shelf.read_slot(&slot)?);
-                    }
+                    found.extend(shelf.read_tensor(item)?.map(|data| (item.1, data)));
                     if is_taken {
                         shelf.remove(item);
                     }

@@ -1,5 +1,6 @@
-//! What lies off its device between updates: an optimizer's states, and gradients.
+//! What lies off its device between updates: an optimizer's states, gradients, and averages of weights.
 
+mod average;
 mod error;
 mod gradients;
 mod mover;
@@ -8,7 +9,9 @@ mod rate;
 mod shelf;
 mod states;
 mod storage;
+mod visits;
 
+pub(super) use average::OffloadedAverage;
 pub use error::OffloadError;
 pub(super) use gradients::OffloadedGradients;
 pub(super) use mover::Mover;

@@ -1,4 +1,4 @@
-//! The optimizer of a training, with its states where the settings have them.
+//! The optimizer and the averages of a training, where the settings have them.
 
 use std::{fs, io, path::Path};
 
@@ -6,12 +6,14 @@ use burn::tensor::Device;
 use stovepipe_pipeline::{Layer, NamedDevice, Pipeline, Stage, parameter_bytes};
 
 use super::{
+    average::OffloadedAverage,
+    mover::Mover,
     rate::store_rate,
     storage::{HostMemory, Storage},
 };
 use crate::{
     error::TrainError,
-    optimizer::{StagedOptimizer, groups},
+    optimizer::{Averages, StagedOptimizer, WeightAverage, groups},
     processes::Processes,
     settings::{HOST, OffloadSetting, TrainSettings, free_memory},
 };
@@ -67,8 +69,9 @@ impl TrainSettings {
             return Ok(optimizer);
         }
         let processes = Processes::of(pipeline);
-        let own = stages.iter();
-        let own = own.filter(|stage| stage.processes.contains(&processes.rank()));
+        let own = stages
+            .iter()
+            .filter(|stage| is_own(stage, processes.rank()));
         let own = own.flat_map(|stage| &pipeline.layers()[stage.layers.clone()]);
         let trained = own.map(|layer| parameter_bytes(layer)[1]).sum();
         let offloaded = (self.check_host(trained, free_memory()))
@@ -80,7 +83,8 @@ impl TrainSettings {
     /// it lies in the memory of the host.
     fn check_host(&self, trained: u64, free: Option<u64>) -> Result<(), TrainError> {
         let state = self.optimizer_state();
-        let numbers = u64::from(state.offloaded) + u64::from(state.offloads_gradients);
+        let of_gradients = u64::from(state.offloads_gradients) * (1 + u64::from(state.accumulates));
+        let numbers = u64::from(state.offloaded) + of_gradients;
         let needs = trained.saturating_mul(numbers);
         match free.filter(|&has| self.offloads_to_host() && needs > has) {
             Some(has) => Err(TrainError::HostTooSmall { needs, has }),
@@ -95,12 +99,40 @@ impl TrainSettings {
         stages: &[Stage],
         rank: usize,
     ) -> Result<StagedOptimizer, TrainError> {
-        let is_own = |stage: &Stage| stage.processes.contains(&rank);
-        let own = stages.iter().filter(|stage| is_own(stage));
+        let own = stages.iter().filter(|stage| is_own(stage, rank));
         self.check_offload(own.map(|stage| NamedDevice::from(stage.device.clone())))?;
-        let storage = |stage: &Stage| is_own(stage).then(|| self.storage()).transpose();
+        let storage = |stage: &Stage| is_own(stage, rank).then(|| self.storage()).transpose();
         let offloaded = optimizer.offload(stages, storage);
         offloaded.map_err(TrainError::file(&self.offload_to))
+    }
+
+    /// Averages of a pipeline's weights, if they are asked for.
+    pub(crate) fn averages<L: Layer>(
+        &self,
+        pipeline: &Pipeline<L>,
+    ) -> Result<Option<Averages<L>>, TrainError> {
+        if self.ema == 0.0 {
+            return Ok(None);
+        }
+        if self.offload == OffloadSetting::None {
+            let average = WeightAverage::new(pipeline, self.ema);
+            return Ok(Some(Averages::OnDevice(average)));
+        }
+        let processes = Processes::of(pipeline);
+        let mover = |stage: &Stage| {
+            let storage = is_own(stage, processes.rank()).then(|| self.storage());
+            let storage = storage.transpose()?;
+            let mover = storage.map(|storage| Mover::new(storage, stage.device.clone()));
+            mover.transpose()
+        };
+        let movers = pipeline
+            .stages()
+            .iter()
+            .map(mover)
+            .collect::<io::Result<_>>();
+        let begun = movers.map_err(TrainError::file(&self.offload_to));
+        let begun = begun.and_then(|movers| Ok(OffloadedAverage::new(movers, pipeline, self.ema)?));
+        processes.agree(begun).map(Averages::Offloaded).map(Some)
     }
 
     /// Where a stage has what it keeps elsewhere.
@@ -155,6 +187,11 @@ impl TrainSettings {
         }
         Ok(slowest)
     }
+}
+
+/// Whether the process of this rank updates a stage.
+fn is_own(stage: &Stage, rank: usize) -> bool {
+    stage.processes.contains(&rank)
 }
 
 #[cfg(test)]

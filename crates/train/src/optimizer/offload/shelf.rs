@@ -20,6 +20,8 @@ pub(in crate::optimizer) enum Kept {
     Gradient,
     /// The sum of the gradients of several mini-batches.
     Sum,
+    /// The moving average of its values.
+    Average,
 }
 
 pub(super) type Item = (Kept, ParamId);
@@ -87,6 +89,24 @@ impl Shelf {
         self.kept.insert(item, Tensors { slots, scalars });
         self.places.insert(item, places);
         Ok(())
+    }
+
+    /// Writes an item of one tensor.
+    pub(super) fn write_tensor(
+        &mut self,
+        item: Item,
+        data: TensorData,
+    ) -> Result<(), OffloadError> {
+        let mut sink = StateSink::default();
+        sink.tensors.push((String::new(), data));
+        self.write(item, sink)
+    }
+
+    /// The tensor of such an item, if it is there.
+    pub(super) fn read_tensor(&mut self, item: Item) -> Result<Option<TensorData>, OffloadError> {
+        let slots = self.of(item).map(|kept| kept.slots);
+        let slot = slots.into_iter().flatten().next();
+        slot.map(|slot| self.read_slot(&slot)).transpose()
     }
 
     pub(super) fn read_slot(&mut self, slot: &Slot) -> Result<TensorData, OffloadError> {

@@ -1,6 +1,6 @@
 //! An optimizer's states, which visit their device one parameter at a time.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 use burn::{
     module::ParamId,
@@ -12,6 +12,7 @@ use super::{
     error::OffloadError,
     mover::{Coming, Mover},
     shelf::Kept,
+    visits::Visits,
 };
 use crate::weights::tensor_file;
 
@@ -19,9 +20,8 @@ use crate::weights::tensor_file;
 pub(in crate::optimizer) struct OffloadedStates {
     mover: Arc<Mover>,
     optimizer: Arc<dyn DynOptimizer>,
-    /// The parameters of an update, with their ranks, that were not asked for yet, and those that are on their way.
-    coming: std::vec::IntoIter<(ParamId, usize)>,
-    asked: VecDeque<(ParamId, Coming<Option<DynState>>)>,
+    /// Those of the parameters of an update.
+    visits: Visits<Option<DynState>>,
 }
 
 impl OffloadedStates {
@@ -29,16 +29,15 @@ impl OffloadedStates {
         Self {
             mover,
             optimizer,
-            coming: Vec::new().into_iter(),
-            asked: VecDeque::new(),
+            visits: Visits::none(),
         }
     }
 
     /// Begins an update of these parameters, in this order.
     pub(in crate::optimizer) fn begin(&mut self, parameters: Vec<(ParamId, usize)>) {
-        self.asked.clear();
-        self.coming = parameters.into_iter();
-        self.ask_for_next();
+        let (mover, optimizer) = (&self.mover, &self.optimizer);
+        let ask = |parameter, rank| coming(mover, optimizer, parameter, rank);
+        self.visits = Visits::begin(parameters, ask);
     }
 
     /// The state of the next parameter, whose successor's is then on its way.
@@ -46,11 +45,9 @@ impl OffloadedStates {
         &mut self,
         parameter: ParamId,
     ) -> Result<Option<DynState>, OffloadError> {
-        self.ask_for_next();
-        match self.asked.pop_front() {
-            Some((next, coming)) if next == parameter => coming.wait(),
-            _ => Err(OffloadError::Order),
-        }
+        let (mover, optimizer) = (&self.mover, &self.optimizer);
+        let ask = |next, rank| coming(mover, optimizer, next, rank);
+        self.visits.take(parameter, ask)
     }
 
     /// Takes a state off the device, while the stage goes on.
@@ -94,16 +91,18 @@ impl OffloadedStates {
         let tensors = self.mover.tensors(item, name);
         tensors.into_iter().chain(scalars).collect()
     }
+}
 
-    fn ask_for_next(&mut self) {
-        let Some((parameter, rank)) = self.coming.next() else {
-            return;
-        };
-        let (optimizer, device) = (self.optimizer.clone(), self.mover.device().clone());
-        let coming = self.mover.fetch(move |shelf| {
-            let source = shelf.read((Kept::State, parameter))?;
-            Ok(source.and_then(|mut own| optimizer.state_unflatten(rank, "", &mut own, &device)))
-        });
-        self.asked.push_back((parameter, coming));
-    }
+/// A state on its way to the device.
+fn coming(
+    mover: &Mover,
+    optimizer: &Arc<dyn DynOptimizer>,
+    parameter: ParamId,
+    rank: usize,
+) -> Coming<Option<DynState>> {
+    let (optimizer, device) = (optimizer.clone(), mover.device().clone());
+    mover.fetch(move |shelf| {
+        let source = shelf.read((Kept::State, parameter))?;
+        Ok(source.and_then(|mut own| optimizer.state_unflatten(rank, "", &mut own, &device)))
+    })
 }
