@@ -173,7 +173,7 @@ fn a_machine_may_stop_at_any_moment() {
         let run = Run {
             epochs: before + 1,
             before,
-            most: 3,
+            most: 5,
             has_links,
         };
         let (wrong, states) = run.tried(|_| true);
