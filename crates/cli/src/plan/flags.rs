@@ -66,7 +66,7 @@ pub struct PlanFlags {
     /// Numbers kept for each parameter: 2 for Adam, 1 for momentum, 1 more each for --ema and --accumulate
     #[arg(long, value_name = "N", default_value_t = 2, help_heading = CHOICE)]
     pub optimizer_state: u8,
-    /// What lies off its device: optimizer, for up to two of these numbers and gradients, or nothing
+    /// What lies off its device: optimizer, for these numbers and gradients, or nothing
     #[arg(long, value_enum, default_value_t = OffloadSetting::None, help_heading = CHOICE)]
     pub offload: OffloadSetting,
     /// Bytes a second between a device and where that lies, one way at a time [default: measured at --offload-to, else it

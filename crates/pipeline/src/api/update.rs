@@ -223,13 +223,17 @@ struct Copied;
 impl ModuleMapper for Copied {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         param.map(|value| {
-            let (is_tracked, device) = (value.is_autodiff(), value.device().inner());
+            let (is_tracked, trains) = (value.is_autodiff(), value.is_require_grad());
+            let device = value.device().inner();
             let host = Device::flex();
             if device == host {
                 return value;
             }
             let copy = value.inner().to_device(&host).to_device(&device);
-            if is_tracked { copy.autodiff() } else { copy }
+            match is_tracked {
+                true => copy.autodiff().set_require_grad(trains),
+                false => copy,
+            }
         })
     }
 }

@@ -8,9 +8,9 @@
 //! the micro-batch's mean or variance. Each pass starts from the same r. Let wᵢ be the micro-batch's share of
 //! the samples. The mini-batch's mean is Σ wᵢ bᵢ, so its cell becomes Σ wᵢ rᵢ for any q. The mini-batch's
 //! variance is the mean of the variances plus the variance of the means, so its cell becomes
-//! Σ wᵢ rᵢ + V / q, where V is the variance of the means' cells. Both sums take one micro-batch after
-//! the other (Welford's method), so that a step keeps two rows of cells, however many there are. Burn does not expose q; [`momentum`] finds it
-//! with two forward passes that start from different r. Any other statistic is averaged.
+//! Σ wᵢ rᵢ + V / q, where V is the variance of the means' cells. Burn does not expose q; [`momentum`] finds it
+//! with two forward passes that start from different r. Any other statistic is averaged. The sums take one
+//! micro-batch after the other (Welford's method), so a step keeps two rows of cells, however many there are.
 //!
 //! In mixed precision, the cells of a forward pass have few bits, and small changes of r would vanish. So the
 //! cells of norms that train start at zero, which they do not read, and end at q bᵢ. The model's r stays in
@@ -323,6 +323,10 @@ impl Statistics {
 
     /// Adds those of further micro-batches, which are counted from `first` on.
     fn extend(&mut self, later: Self, first: usize) {
+        debug_assert!(
+            later.begun.rows.is_none(),
+            "nothing is added up on both sides"
+        );
         let device = self.after.values().next().map(Tensor::device);
         let row = |row: Tensor<1>| match &device {
             Some(device) => moved(row, device),

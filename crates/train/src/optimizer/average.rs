@@ -15,6 +15,7 @@ use stovepipe_pipeline::{Layer, Pipeline, StepError};
 /// `ExponentialMovingAverage` with `num_updates`: the first weights soon stop to count.
 pub struct WeightAverage<L: Layer> {
     pub(super) pipeline: Pipeline<L>,
+    /// Parameters that did not train at any update.
     frozen: Arc<HashSet<ParamId>>,
     decay: f64,
     pub(super) updates: u64,
@@ -53,6 +54,10 @@ impl<L: Layer> WeightAverage<L> {
     ///
     /// Those of [`Pipeline::change_stages`].
     pub fn update(&mut self, pipeline: &Pipeline<L>) -> Result<(), StepError> {
+        if !self.frozen.is_empty() {
+            let frozen = frozen(pipeline.layers());
+            Arc::make_mut(&mut self.frozen).retain(|id| frozen.contains(id));
+        }
         let (decay, frozen) = (decay_of(self.decay, self.updates), self.frozen.clone());
         let current = pipeline.stage_layers().map(<[L]>::to_vec).collect();
         self.pipeline
@@ -96,11 +101,11 @@ fn move_towards<L: Layer>(average: L, current: &L, frozen: &HashSet<ParamId>, de
 
     impl ModuleMapper for Move<'_> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let is_frozen = self.frozen.contains(&param.id);
             match self.values.next() {
-                Some(current) if !self.frozen.contains(&param.id) => {
-                    param.map(|average| moved(average, current, self.decay))
-                }
-                _ => param,
+                None => param,
+                Some(current) if is_frozen => param.map(|_| current),
+                Some(current) => param.map(|average| moved(average, current, self.decay)),
             }
         }
     }
@@ -152,8 +157,11 @@ pub(super) fn frozen<L: Layer>(layers: &[L]) -> HashSet<ParamId> {
 
     impl ModuleVisitor for Find {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // Without autodiff, a tensor does not know.
+            let trains =
+                || param.is_require_grad() || param.clone().valid().train().is_require_grad();
             // To ask one that has no value yet would draw one.
-            if param.is_initialized() && !param.is_require_grad() {
+            if param.is_initialized() && !trains() {
                 self.0.insert(param.id);
             }
         }
@@ -165,6 +173,6 @@ pub(super) fn frozen<L: Layer>(layers: &[L]) -> HashSet<ParamId> {
         // Statistics ignore this.
         layer.clone().set_require_grad(true).visit(&mut statistics);
     }
-    frozen.0.retain(|id| !statistics.0.contains(id));
+    frozen.0.retain(|id| !statistics.0.contains(id)); // these are in both
     frozen.0
 }

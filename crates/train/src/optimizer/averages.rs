@@ -23,6 +23,7 @@ impl<L: Layer> Averages<L> {
         match self {
             Self::OnDevice(average) => Ok(average.update(pipeline)?),
             Self::Offloaded(average) => {
+                pipeline.share_parameters()?; // else this process has tied ones of before the update
                 let updated = average.update(pipeline);
                 Processes::of(pipeline).agree(updated.map_err(TrainError::from))
             }

@@ -172,8 +172,8 @@ impl<L: Layer, O> Trainer<L, O> {
         settings.check()?;
         settings.freeze.apply_to(&mut pipeline)?;
         pipeline.set_pass_sums(settings.checksums == ChecksumSetting::Passes);
-        let average = settings.averages(&pipeline)?;
         let optimizer = settings.optimizer(&pipeline)?;
+        let average = settings.averages(&pipeline)?;
         Ok(Self {
             accumulator: GradientAccumulator::new(&optimizer),
             optimizer,
@@ -641,14 +641,31 @@ impl<L: Layer, O> Trainer<L, O> {
         let averaged = match &self.average {
             None => None,
             Some(Averages::OnDevice(average)) => Some(self.metrics(average.pipeline(), source)?),
-            Some(Averages::Offloaded(average)) => {
-                average.swap(&mut self.pipeline)?;
-                let metrics = self.metrics(&self.pipeline, source);
-                average.swap(&mut self.pipeline)?;
-                Some(metrics?)
+            Some(Averages::Offloaded(_)) => {
+                Some(self.with_averages(|own| own.metrics(&own.pipeline, source))?)
             }
         };
         Ok(Tested { model, averaged })
+    }
+
+    /// Does a job while the pipeline has the averages that lie off its devices. It has its weights again even if the
+    /// job fails.
+    fn with_averages<R>(
+        &mut self,
+        job: impl FnOnce(&Self) -> Result<R, TrainError>,
+    ) -> Result<R, TrainError> {
+        self.swap()?;
+        let done = panic::catch_unwind(AssertUnwindSafe(|| job(self)));
+        let back = self.swap();
+        let done = done.unwrap_or_else(|panicked| resume_unwind(panicked))?;
+        back.map(|()| done)
+    }
+
+    fn swap(&mut self) -> Result<(), TrainError> {
+        match &mut self.average {
+            Some(Averages::Offloaded(average)) => Ok(average.swap(&mut self.pipeline)?),
+            _ => Ok(()),
+        }
     }
 
     fn metrics<T: Flow>(

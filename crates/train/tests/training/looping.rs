@@ -1,6 +1,10 @@
 //! When a training ends, when it tests, and what it keeps and says.
 
-use std::{io::Write, time::Duration};
+use std::{
+    hint,
+    io::Write,
+    time::{Duration, Instant},
+};
 
 use stovepipe_plan::Profile;
 use stovepipe_schedule::Rule;
@@ -235,30 +239,33 @@ fn halves_without_deferred_gradients_are_told_once() {
     }
 }
 
-/// A layer that waits, as on a device that has become slow.
+/// A layer with a busy loop, as on a device that has become slow.
 #[derive(Module, Debug)]
-struct Waiting {
+struct Busy {
     dense: Dense,
     milliseconds: u64,
 }
 
 #[layer]
-impl Waiting {
+impl Busy {
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        thread::sleep(Duration::from_millis(self.milliseconds));
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(self.milliseconds) {
+            hint::spin_loop();
+        }
         self.dense.linear.forward(x)
     }
 }
 
-/// Layers took as long as one another when they were measured. Now the first one waits, and is best alone.
+/// Layers took as long as one another when they were measured. Now the first one takes longer, and is best alone.
 #[test]
 fn a_worker_that_has_become_slow_is_named() {
     let layers = |milliseconds| {
-        let waiting = |dense| Waiting {
+        let busy = |dense| Busy {
             dense,
             milliseconds,
         };
-        layers().into_iter().map(waiting).collect::<Vec<_>>()
+        layers().into_iter().map(busy).collect::<Vec<_>>()
     };
     let mut slow = layers(0);
     slow[0].milliseconds = 20;

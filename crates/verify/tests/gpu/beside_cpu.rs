@@ -108,6 +108,7 @@ pub fn check<L, T>(
                 .recompute(recompute.clone())
                 .seed(7);
             let mut pipeline = change(builder).build().unwrap();
+            pipeline.move_to_workers().unwrap(); // as loaded weights are
             if is_rounded {
                 pipeline = pipeline.map(&mut Rounding);
             }

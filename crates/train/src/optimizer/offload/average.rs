@@ -28,6 +28,8 @@ pub(crate) struct OffloadedAverage {
     frozen: Arc<HashSet<ParamId>>,
     decay: f64,
     updates: u64,
+    /// Whether the pipeline has the averages.
+    is_swapped: bool,
 }
 
 /// The averages of a stage.
@@ -50,6 +52,7 @@ impl OffloadedAverage {
             frozen: Arc::new(frozen(pipeline.layers())),
             decay,
             updates: 0,
+            is_swapped: false,
         };
         average.begin(pipeline, 0)?;
         Ok(average)
@@ -61,7 +64,7 @@ impl OffloadedAverage {
         pipeline: &Pipeline<L>,
         updates: u64,
     ) -> Result<(), StepError> {
-        self.updates = updates;
+        (self.updates, self.is_swapped) = (updates, false);
         self.on_stages(pipeline, None)
     }
 
@@ -84,19 +87,25 @@ impl OffloadedAverage {
         pipeline: &Pipeline<L>,
         decay: Option<f64>,
     ) -> Result<(), StepError> {
+        let is_swapped = self.is_swapped;
         let update = move |layers: &[L], own: Option<OfStage>| {
+            if is_swapped {
+                return Err(OffloadError::Swapped.into());
+            }
             Ok(own.map_or(Ok(()), |own| own.update(layers, decay))?)
         };
         pipeline.read_stages(self.of_stages(), update).map(drop)
     }
 
     /// Gives the pipeline the averages, and keeps its weights in their place. Twice, and all is as before.
-    pub(crate) fn swap<L: Layer>(&self, pipeline: &mut Pipeline<L>) -> Result<(), StepError> {
+    pub(crate) fn swap<L: Layer>(&mut self, pipeline: &mut Pipeline<L>) -> Result<(), StepError> {
         let swap = |_, layers: Vec<L>, own: Option<OfStage>| match &own {
             Some(of_stage) => Ok((of_stage.swap(layers)?, own)),
             None => Ok((layers, own)),
         };
-        pipeline.change_stages(self.of_stages(), swap).map(drop)
+        let _ = pipeline.change_stages(self.of_stages(), swap)?;
+        self.is_swapped = !self.is_swapped;
+        Ok(())
     }
 
     /// The same tensors of a pipeline with averages instead of weights, each of which is read when it is written

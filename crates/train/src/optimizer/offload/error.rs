@@ -21,6 +21,9 @@ pub enum OffloadError {
          checkpoint, and check the disk"
     )]
     Changed,
+    /// A test of averages did not give the weights back.
+    #[error("weights and their averages have changed places: resume from the last checkpoint")]
+    Swapped,
     /// Parameters are not changed in the order in which they are visited.
     #[error(
         "the model maps its parameters in another order than it visits them: its states must be on the device"
