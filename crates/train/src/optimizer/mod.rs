@@ -11,6 +11,7 @@ mod offload;
 mod staged;
 mod states;
 mod sums;
+mod value;
 
 pub(crate) use accumulator::{Counts, GradientAccumulator};
 pub use average::WeightAverage;

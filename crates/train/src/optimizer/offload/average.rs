@@ -17,7 +17,7 @@ use super::{
 };
 use crate::optimizer::{
     average::{Values, decay_of, frozen, moved},
-    staged::with_value,
+    value::with_value,
 };
 
 /// The averages of a pipeline's weights, which visit the devices of their stages one at a time.
