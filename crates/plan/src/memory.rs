@@ -56,7 +56,8 @@ pub struct MemoryUse {
     pub parameters: u64,
     /// The sum of the gradients of all micro-batches, which may not be there yet when most is needed.
     pub gradients: u64,
-    /// The optimizer state, and sums of gradients over several mini-batches. Under asynchronous schedules also that of a window's start.
+    /// The optimizer state, and sums of gradients over several mini-batches. Under asynchronous schedules also that of a
+    /// window's start.
     pub optimizer: u64,
     /// The mini-batch's input, on workers with the first stage; on a GPU, that of micro-batches in flight.
     #[serde(default)]

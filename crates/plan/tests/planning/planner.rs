@@ -172,8 +172,8 @@ fn costs(
     }
 }
 
-/// Seconds in which a pass that adds to gradients waits, on average, if these are in a store: passes of the stage one by
-/// one, and in each the layers from the last to the first.
+/// Seconds in which a pass that adds to gradients waits, on average, if these are in a store: passes of the stage one
+/// by one, and in each the layers from the last to the first.
 fn waits(
     request: &PlanRequest,
     schedule: &Schedule,
