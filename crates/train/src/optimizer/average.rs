@@ -54,10 +54,7 @@ impl<L: Layer> WeightAverage<L> {
     ///
     /// Those of [`Pipeline::change_stages`].
     pub fn update(&mut self, pipeline: &Pipeline<L>) -> Result<(), StepError> {
-        if !self.frozen.is_empty() {
-            let frozen = frozen(pipeline.layers());
-            Arc::make_mut(&mut self.frozen).retain(|id| frozen.contains(id));
-        }
+        self.thaw(pipeline);
         let (decay, frozen) = (decay_of(self.decay, self.updates), self.frozen.clone());
         let current = pipeline.stage_layers().map(<[L]>::to_vec).collect();
         self.pipeline
@@ -69,6 +66,24 @@ impl<L: Layer> WeightAverage<L> {
             })?;
         self.updates += 1;
         Ok(())
+    }
+
+    /// Finds parameters that train from now on.
+    fn thaw(&mut self, pipeline: &Pipeline<L>) {
+        struct Thaw<'a>(&'a mut Arc<HashSet<ParamId>>);
+
+        impl ModuleVisitor for Thaw<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if self.0.contains(&param.id) && trains(param) {
+                    Arc::make_mut(self.0).remove(&param.id);
+                }
+            }
+        }
+
+        if !self.frozen.is_empty() {
+            let mut thaw = Thaw(&mut self.frozen);
+            (pipeline.layers().iter()).for_each(|layer| layer.visit(&mut thaw));
+        }
     }
 
     /// The model with averaged weights. It runs on the workers of the trained pipeline.
@@ -149,6 +164,11 @@ impl ModuleVisitor for Values {
     }
 }
 
+fn trains<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    // Without autodiff, a tensor does not know.
+    param.is_require_grad() || param.clone().valid().train().is_require_grad()
+}
+
 /// The parameters that training leaves as they are. Running statistics are none of them.
 pub(super) fn frozen<L: Layer>(layers: &[L]) -> HashSet<ParamId> {
     /// Those that do not train.
@@ -157,11 +177,8 @@ pub(super) fn frozen<L: Layer>(layers: &[L]) -> HashSet<ParamId> {
 
     impl ModuleVisitor for Find {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            // Without autodiff, a tensor does not know.
-            let trains =
-                || param.is_require_grad() || param.clone().valid().train().is_require_grad();
             // To ask one that has no value yet would draw one.
-            if param.is_initialized() && !trains() {
+            if param.is_initialized() && !trains(param) {
                 self.0.insert(param.id);
             }
         }

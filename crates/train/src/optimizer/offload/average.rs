@@ -293,11 +293,7 @@ impl OfStage {
         parameter: ParamId,
         average: Tensor<D>,
     ) -> Result<(), OffloadError> {
-        self.mover.put(move |shelf| {
-            let data = average.try_into_data();
-            let data = data.map_err(|error| OffloadError::Device(error.to_string()))?;
-            shelf.write_tensor((Kept::Average, parameter), data)
-        })
+        (self.mover).put(move |shelf| shelf.write_from_device((Kept::Average, parameter), average))
     }
 }
 

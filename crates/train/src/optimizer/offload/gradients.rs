@@ -16,7 +16,7 @@ use stovepipe_pipeline::{GradientStore, Layer, error::BoxedError};
 use super::{
     error::OffloadError,
     mover::{Coming, Mover, lock},
-    shelf::{Item, Kept},
+    shelf::{Item, Kept, Shelf},
 };
 
 /// The gradients of a stage's parameters off their device.
@@ -112,32 +112,31 @@ impl OffloadedGradients {
         layer: &L,
         gradients: &mut GradientsParams,
     ) -> Result<(), OffloadError> {
-        struct Read<'a> {
+        struct Take<'a> {
+            what: Kept,
             gradients: &'a mut GradientsParams,
-            reads: Vec<(ParamId, ReadLater)>,
+            writes: Vec<(ParamId, WriteLater)>,
         }
 
-        impl ModuleVisitor for Read<'_> {
+        impl ModuleVisitor for Take<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-                    let read = move || gradient.try_into_data();
-                    let read =
-                        move || read().map_err(|error| OffloadError::Device(error.to_string()));
-                    self.reads.push((param.id, Box::new(read)));
+                    let item = (self.what, param.id);
+                    let write = move |shelf: &mut Shelf| shelf.write_from_device(item, gradient);
+                    self.writes.push((param.id, Box::new(write)));
                 }
             }
         }
 
-        let reads = Vec::new();
-        let mut read = Read { gradients, reads };
-        layer.visit(&mut read);
-        let reads = read.reads;
-        (self.there()).extend(reads.iter().map(|(parameter, _)| (what, *parameter)));
-        self.mover.put(move |shelf| {
-            reads
-                .into_iter()
-                .try_for_each(|(parameter, read)| shelf.write_tensor((what, parameter), read()?))
-        })
+        let mut take = Take {
+            what,
+            gradients,
+            writes: Vec::new(),
+        };
+        layer.visit(&mut take);
+        let writes = take.writes;
+        (self.there()).extend(writes.iter().map(|(parameter, _)| (what, *parameter)));
+        (self.mover).put(move |shelf| writes.into_iter().try_for_each(|(_, write)| write(shelf)))
     }
 
     /// Puts the gradient of a parameter there, from a file.
@@ -210,7 +209,7 @@ impl OffloadedGradients {
     }
 }
 
-type ReadLater = Box<dyn FnOnce() -> Result<TensorData, OffloadError> + Send>;
+type WriteLater = Box<dyn FnOnce(&mut Shelf) -> Result<(), OffloadError> + Send>;
 type Fetched = Coming<HashMap<ParamId, TensorData>>;
 
 impl<L: Layer> GradientStore<L> for OffloadedGradients {

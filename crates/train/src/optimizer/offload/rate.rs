@@ -28,6 +28,7 @@ const ROUNDS: usize = 3;
 /// # Errors
 ///
 /// If the storage or the device fails.
+#[expect(clippy::disallowed_methods, reason = "it measures")]
 pub fn store_rate(storage: impl Storage, device: &Device) -> Result<f64, OffloadError> {
     let what = "opened";
     let mover = Mover::new(Box::new(storage), device.clone());

@@ -6,7 +6,7 @@ use burn::{
     module::ParamId,
     optim::{StateSink, StateSource},
     store::burn_pack::Scalar,
-    tensor::{Bytes, DType, Shape, TensorData},
+    tensor::{Bytes, DType, Shape, Tensor, TensorData},
 };
 
 use super::{error::OffloadError, storage::Storage};
@@ -100,6 +100,17 @@ impl Shelf {
         let mut sink = StateSink::default();
         sink.tensors.push((String::new(), data));
         self.write(item, sink)
+    }
+
+    /// The same of a tensor that lies on a device.
+    pub(super) fn write_from_device<const D: usize>(
+        &mut self,
+        item: Item,
+        tensor: Tensor<D>,
+    ) -> Result<(), OffloadError> {
+        let data = tensor.try_into_data();
+        let data = data.map_err(|error| OffloadError::Device(error.to_string()))?;
+        self.write_tensor(item, data)
     }
 
     /// The tensor of such an item, if it is there.
