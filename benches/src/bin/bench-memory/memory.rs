@@ -127,6 +127,7 @@ pub fn main(mut flags: Flags) -> Result<(), Failure> {
 
 fn counter() -> AllocationCounter {
     /// The bytes of tensors and of the pools, once the device has finished.
+    #[expect(clippy::disallowed_methods, reason = "it measures")]
     fn of_pools() -> Option<[u64; 2]> {
         let device = COUNTING_DEVICE.get()?;
         device.sync().ok()?;

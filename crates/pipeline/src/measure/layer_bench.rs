@@ -351,6 +351,7 @@ impl<L: Layer> LayerBench<'_, L> {
     }
 
     /// Waits until the device is done.
+    #[expect(clippy::disallowed_methods, reason = "it measures")]
     fn sync(&self) -> Result<(), BoxedError> {
         Ok(self.setting.device.sync()?)
     }

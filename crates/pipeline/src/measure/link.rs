@@ -48,6 +48,7 @@ pub fn measure_link(from: &Device, to: &Device) -> Result<Link, BuildError> {
 }
 
 /// The median of the seconds from sending some floats on one worker to having them on the other.
+#[expect(clippy::disallowed_methods, reason = "it measures")]
 fn transfer(from: &Device, to: &Device, floats: usize) -> Result<f64, BuildError> {
     let worker = worker::spawn_alone("link", 1)?;
     let (values, inbox) = unbounded::<Tensor<1>>();

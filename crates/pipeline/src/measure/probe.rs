@@ -260,6 +260,7 @@ pub(crate) fn touch(data: &TensorData) {
 }
 
 /// How long the device takes for some work.
+#[expect(clippy::disallowed_methods, reason = "it measures")]
 fn timed<R>(device: &Device, work: impl FnOnce() -> R) -> Result<Duration, BoxedError> {
     device.sync()?;
     let began = Instant::now();

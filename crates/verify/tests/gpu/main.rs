@@ -7,6 +7,8 @@
 mod amoebanet;
 mod beside_cpu;
 mod cross_entropy;
+#[cfg(all(feature = "tracing", feature = "wgpu"))]
+mod device_calls;
 mod devices;
 mod engine;
 #[allow(dead_code, unused_imports)]
