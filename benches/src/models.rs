@@ -2,6 +2,7 @@
 
 use burn::{store::KeyRemapper, tensor::Device};
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, Stem};
+use stovepipe_transformer::BlockConfig;
 
 use crate::{
     arguments::Arguments,
@@ -67,7 +68,8 @@ fn transformer(shape: ModelShape, samples: usize) -> ModelRecipe<TransformerLaye
             ModelShape::Transformer {
                 layers, d, heads, ..
             } => {
-                let layer = || TransformerLayer::new(d, heads, &Device::flex());
+                let config = BlockConfig::new(d, heads);
+                let layer = || TransformerLayer::new(&config, &Device::flex());
                 (0..layers).map(|_| layer()).collect()
             }
             ModelShape::Amoebanet { .. } => Err("not the shape of a Transformer".into()),

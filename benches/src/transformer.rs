@@ -10,15 +10,15 @@ use stovepipe_transformer::{Block, BlockConfig};
 
 use crate::Failure;
 
-/// A block of `models/transformer` as a layer, without dropout: `[n, length, d]` to the same.
+/// A block of `models/transformer` as a layer: `[n, length, d]` to the same.
 #[derive(Module, Debug)]
 pub struct TransformerLayer {
     block: Block,
 }
 
 impl TransformerLayer {
-    pub fn new(d: usize, heads: usize, device: &Device) -> Result<Self, Failure> {
-        let block = BlockConfig::new(d, heads).init(device)?;
+    pub fn new(config: &BlockConfig, device: &Device) -> Result<Self, Failure> {
+        let block = config.init(device)?;
         Ok(Self { block })
     }
 }

@@ -121,6 +121,16 @@ fn offload() {
 }
 
 #[test]
+fn dropout() {
+    let results = results("dropout");
+    let rows = rows(&results, "dropout");
+    assert_eq!(rows.len(), 1);
+    for key in ["both_ratio", "hidden_ratio", "attention_ratio"] {
+        assert!(all_positive(rows, key), "{key}");
+    }
+}
+
+#[test]
 fn checksums() {
     let results = results("checksums");
     let rows = rows(&results, "checksums");

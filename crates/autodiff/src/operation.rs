@@ -1,6 +1,6 @@
 //! Operations of Burn's, on every backend, with gradients of our own.
 
-use std::fmt::Debug;
+use std::{array, fmt::Debug};
 
 use burn::{
     backend::{
@@ -65,6 +65,10 @@ pub trait Operation<const N: usize>: Clone + Debug + Send + 'static {
     /// [`defer`](crate::defer()).
     const WEIGHT: Option<usize> = None;
 
+    /// Whether [`backward`](Self::backward) uses the inputs. If not, they are not kept for it, and it gets the gradient
+    /// in their place.
+    const USES_INPUTS: bool = true;
+
     /// The output, of tensors outside of any graph.
     fn forward(&self, inputs: [DispatchTensor; N]) -> DispatchTensor;
 
@@ -108,7 +112,7 @@ where
     let output = primitive::<B>(operation.forward(inputs.clone()))?;
     let recorded = Recorded(operation.clone()).prepare::<NoCheckpointing>(nodes);
     let output = match recorded.compute_bound().stateful() {
-        OpsKind::Tracked(step) => step.finish(inputs, output),
+        OpsKind::Tracked(step) => step.finish(O::USES_INPUTS.then_some(inputs), output),
         OpsKind::UnTracked(step) => step.finish(output),
     };
     Some(Tensor::<1>::from_primitive::<Autodiff<B>>(output).into_dispatch())
@@ -121,11 +125,12 @@ impl<B: Backend, O: Operation<N>, const N: usize> Backward<B, N> for Recorded<O>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    type State = [DispatchTensor; N];
+    type State = Option<[DispatchTensor; N]>;
 
     fn backward(self, step: Ops<Self::State, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = dispatched::<B>(gradients.consume::<B>(&step.node));
         let (operation, inputs) = (self.0, step.state);
+        let inputs = inputs.unwrap_or_else(|| array::from_fn(|_| gradient.clone()));
         let compute = move |needed| {
             let found = operation.backward(inputs, gradient, needed);
             found.map(|found| found.and_then(primitive::<B>))

@@ -35,6 +35,8 @@ pub fn seed<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Tensor<1>
 struct Seed(DispatchTensor);
 
 impl Operation<1> for Seed {
+    const USES_INPUTS: bool = false;
+
     fn forward(&self, [output]: [DispatchTensor; 1]) -> DispatchTensor {
         let device = Tensor::<1>::from_dispatch(output).device();
         Tensor::<1>::zeros([1], &device).into_dispatch()

@@ -16,6 +16,7 @@ use crate::{
     heads::Heads,
     planes::{are_few, fill_shares, joined, vectorised},
     products::{Columns, matrix, matrix_mut, multiply, multiply_and_add},
+    random::{Bits, Mask},
     rows::{change, largest, sum_of, sum_of_pairs},
 };
 
@@ -23,8 +24,8 @@ use crate::{
 /// (Vaswani et al., "Attention Is All You Need", 2017), where w is the width of a head.
 ///
 /// `projected` is `[n, length, (heads + 2 · keys) · w]`: queries, keys and values next to each other,
-/// each with its heads next to each other. The result is `[n, length, heads · w]`. `kept`, of
-/// `[n, heads, length, length]`, is multiplied with the softmax, for dropout; it has no gradient.
+/// each with its heads next to each other. The result is `[n, length, heads · w]`. The softmax is multiplied
+/// by a mask of n samples with heads · length · length numbers, for dropout.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -38,38 +39,39 @@ use crate::{
 ///
 /// # Panics
 ///
-/// If the columns cannot be split into the heads, or `kept` has another shape.
+/// If the columns cannot be split into the heads, or the mask has another shape.
 #[must_use]
-pub fn attention(projected: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tensor<3> {
+pub fn attention(projected: Tensor<3>, heads: Heads, mask: Option<Mask>) -> Tensor<3> {
     let [samples, length, width] = projected.dims();
     let columns = "columns of queries, keys and values";
     let fits = heads.width(width).is_some();
     assert!(fits, "{width} {columns} cannot be split into {heads:?}");
-    if let Some(kept) = &kept {
-        let expected = [samples, heads.count, length, length];
-        assert_eq!(kept.dims(), expected, "the shape of `kept`");
+    if let Some(mask) = &mask {
+        let expected = [samples, heads.count * length * length];
+        assert_eq!(
+            mask.dims(),
+            expected,
+            "samples of the mask, and their numbers"
+        );
     }
-    by_kernel(&projected, heads, kept.as_ref())
-        .unwrap_or_else(|| everywhere::attention(projected, heads, kept))
+    by_kernel(&projected, heads, mask.as_ref())
+        .unwrap_or_else(|| everywhere::attention(projected, heads, mask))
 }
 
-fn by_kernel(projected: &Tensor<3>, heads: Heads, kept: Option<&Tensor<4>>) -> Option<Tensor<3>> {
+fn by_kernel(projected: &Tensor<3>, heads: Heads, mask: Option<&Mask>) -> Option<Tensor<3>> {
     if projected.dims().contains(&0) {
         return None;
     }
-    let kept = match kept {
-        Some(kept) => Some(contiguous(Operand::of(&kept.clone().inner())?.plain()?)),
-        None => None,
-    };
-    let kernel = Attention { heads, kept };
-    let (output, _) = kernel.run([Operand::of(projected)?])?;
+    let operand = Operand::of(projected)?;
+    let kept = mask.map(Mask::bits);
+    let (output, _) = Attention { heads, kept }.run([operand])?;
     Some(output.into_tensor())
 }
 
 #[derive(Clone, Debug)]
 struct Attention {
     heads: Heads,
-    kept: Option<FlexTensor>,
+    kept: Option<Bits>,
 }
 
 impl Kernel<1> for Attention {
@@ -175,16 +177,16 @@ impl Attention {
     /// A head, counted over all samples.
     fn head<'a>(&'a self, index: usize, projected: &'a FlexTensor) -> Head<'a> {
         let [_, length, columns] = projected.layout().shape().dims();
-        let (size, square) = (length * columns, length * length);
-        let kept = self.kept.as_ref();
+        let (sample, size) = (index / self.heads.count, length * columns);
         Head {
             heads: self.heads,
+            sample,
             index: index % self.heads.count,
             length,
             width: self.width(columns),
             columns,
-            projected: &values(projected)[index / self.heads.count * size..][..size],
-            kept: kept.map(|kept| &values(kept)[index * square..][..square]),
+            projected: &values(projected)[sample * size..][..size],
+            kept: self.kept.as_ref(),
         }
     }
 }
@@ -239,6 +241,7 @@ impl Split<'_> {
 
 struct Head<'a> {
     heads: Heads,
+    sample: usize,
     index: usize,
     length: usize,
     /// Of a head.
@@ -247,8 +250,8 @@ struct Head<'a> {
     columns: usize,
     /// `[length, columns]`.
     projected: &'a [f32],
-    /// `[length, length]`.
-    kept: Option<&'a [f32]>,
+    /// Of all heads.
+    kept: Option<&'a Bits>,
 }
 
 impl Head<'_> {
@@ -283,14 +286,13 @@ impl Head<'_> {
         causal.unwrap_or(self.length)
     }
 
-    /// Multiplies rows of shares, or of their gradients, by `kept`.
+    /// Multiplies rows of shares, or of their gradients, by the mask.
     #[inline(always)]
     fn keep(&self, shares: &mut [f32], rows: Range<usize>, columns: usize) {
         let Some(kept) = self.kept else { return };
-        let kept = kept.chunks_exact(self.length).skip(rows.start);
-        for (shares, kept) in shares.chunks_exact_mut(columns).zip(kept) {
-            let pairs = shares.iter_mut().zip(kept);
-            pairs.for_each(|(share, kept)| *share *= kept);
+        for (row, shares) in rows.zip(shares.chunks_exact_mut(columns)) {
+            let begin = (self.index * self.length + row) * self.length;
+            kept.multiply(self.sample, begin, shares);
         }
     }
 

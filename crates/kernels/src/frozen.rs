@@ -182,6 +182,8 @@ impl<const D: usize> FrozenLinear<D> {
 }
 
 impl<const D: usize> Operation<1> for FrozenLinear<D> {
+    const USES_INPUTS: bool = false;
+
     fn forward(&self, [x]: [DispatchTensor; 1]) -> DispatchTensor {
         let x = Tensor::<D>::from_dispatch(x);
         let (weight, bias) = self.cast(FloatDType::from(x.dtype()));

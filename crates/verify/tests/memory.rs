@@ -13,6 +13,7 @@ use burn::{
 };
 use cap::Cap;
 use peakmem_alloc::{INSTRUMENTED_SYSTEM, PeakMemAlloc, PeakMemAllocTrait as _};
+use stovepipe_kernels::{Heads, attention};
 use stovepipe_pipeline::{nn::Dropout, *};
 use stovepipe_plan::{MemoryUse, OptimizerState};
 use stovepipe_schedule::{PipeDream, Rule, RuleOptions, Scheduler, WeightPolicy};
@@ -192,6 +193,48 @@ fn outputs_of_past_micro_batches_are_not_kept() {
     }
     // The measurement can see outputs.
     assert!(peak("infer 32") > 32.0);
+}
+
+/// Dropout of hidden values, and of attention's weights, which are many more.
+#[test]
+fn dropout_keeps_a_bit_of_each_number() {
+    const TEST: &str = "dropout_keeps_a_bit_of_each_number";
+    const SHAPE: [usize; 3] = [4, 256, 128];
+    let numbers = |attends: bool| SHAPE[0] * SHAPE[1] * if attends { SHAPE[1] } else { SHAPE[2] };
+    if let Ok(case) = env::var(CASE) {
+        let attends = case == "attention";
+        let width = if attends { 3 * SHAPE[2] } else { SHAPE[2] };
+        let x = Tensor::<3>::ones([SHAPE[0], SHAPE[1], width], &Device::flex().autodiff());
+        let x = x.require_grad();
+        let dropout = Dropout::new(0.5);
+        let run = || {
+            let rng = &mut KeyedRng::new(0, 0, 0, 0..SHAPE[0]);
+            match attends {
+                true => {
+                    let mask = dropout.mask(&[SHAPE[0], 1, SHAPE[1], SHAPE[1]], rng);
+                    attention(x.clone(), Heads::new(1, false), mask)
+                }
+                false => dropout.forward(x.clone(), rng),
+            }
+        };
+        drop(run()); // buffers of threads
+        let before = ALLOCATOR.allocated();
+        let output = run();
+        println!("[{}]", ALLOCATOR.allocated() - before);
+        drop(output);
+        return;
+    }
+    for case in ["hidden", "attention"] {
+        let kept = in_child(TEST, case)[0];
+        let (output, attends) = (4 * SHAPE.iter().product::<usize>(), case == "attention");
+        // Of attention, also two numbers of each row.
+        let rows = usize::from(attends) * 8 * SHAPE[0] * SHAPE[1];
+        let least = (output + rows + numbers(attends) / 8) as f64;
+        assert!(
+            kept >= least && kept < least + 16e3,
+            "{case}: {kept}, {least}"
+        );
+    }
 }
 
 /// All that keeps state: statistics, random numbers, skips, a tied and a frozen parameter.

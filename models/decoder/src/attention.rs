@@ -67,9 +67,9 @@ impl DecoderAttention {
         let projected = Tensor::cat(vec![q, k, v], 2);
         let projected = self.rotation.of_heads(projected, count + keys);
         let square = [samples, count, length, length];
-        let kept = self.dropout.factors(square, rng, &projected.device());
+        let mask = self.dropout.mask(&square, rng);
         self.o_proj
-            .forward(attention(projected, self.heads, kept), rng)
+            .forward(attention(projected, self.heads, mask), rng)
     }
 }
 

@@ -35,8 +35,8 @@ impl SelfAttention {
     pub(crate) fn forward(&self, x: Tensor<3>, rng: &mut KeyedRng) -> Tensor<3> {
         let [samples, length, _] = x.dims();
         let square = [samples, self.heads.count, length, length];
-        let kept = self.dropout.factors(square, rng, &x.device());
-        let mixed = attention(apply(&self.qkv, x), self.heads, kept);
+        let mask = self.dropout.mask(&square, rng);
+        let mixed = attention(apply(&self.qkv, x), self.heads, mask);
         apply(&self.output, mixed)
     }
 }

@@ -1,6 +1,7 @@
 //! The benchmarks of speed, a subcommand each. One program, so that Burn is linked once.
 
 mod checksums;
+mod dropout;
 mod engine_cost;
 mod finetune;
 mod gpu;
@@ -35,6 +36,8 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 #[derive(Parser)]
 enum Bench {
     Checksums(checksums::Flags),
+    /// What dropout costs a step
+    Dropout(Arguments),
     /// What the engine costs a layer and micro-batch, by the number of stages
     EngineCost(Arguments),
     Finetune(finetune::Flags),
@@ -66,6 +69,7 @@ fn main() -> Result<(), Failure> {
     keep_freed_memory(); // as in the program
     match Bench::parse() {
         Bench::Checksums(flags) => checksums::main(flags),
+        Bench::Dropout(flags) => dropout::main(flags),
         Bench::EngineCost(flags) => engine_cost::main(flags),
         Bench::Finetune(flags) => finetune::main(flags),
         Bench::Gpu(flags) => gpu::main(flags),

@@ -11,24 +11,18 @@ use burn::{
 };
 use stovepipe_autodiff::{Operation, arange, at_least_f32};
 
-use crate::heads::Heads;
+use crate::{heads::Heads, random::Mask};
 
 /// The most scores in memory at once, unless a single row has more: 64 MiB in f32.
 const SCORES: usize = 1 << 24;
 
 /// See [`crate::attention()`].
-pub(crate) fn attention(projected: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tensor<3> {
-    in_blocks(projected, heads, kept, SCORES)
+pub(crate) fn attention(projected: Tensor<3>, heads: Heads, mask: Option<Mask>) -> Tensor<3> {
+    in_blocks(projected, heads, mask, SCORES)
 }
 
-fn in_blocks(
-    projected: Tensor<3>,
-    heads: Heads,
-    kept: Option<Tensor<4>>,
-    most: usize,
-) -> Tensor<3> {
-    let kept = kept.map(Tensor::inner);
-    let attention = Attention { heads, kept, most };
+fn in_blocks(projected: Tensor<3>, heads: Heads, mask: Option<Mask>, most: usize) -> Tensor<3> {
+    let attention = Attention { heads, mask, most };
     let found = attention.clone().run([projected.clone().into_dispatch()]);
     match found {
         Some(output) => Tensor::from_dispatch(output),
@@ -40,6 +34,14 @@ fn in_blocks(
 #[derive(Clone, Debug)]
 struct Attention {
     heads: Heads,
+    mask: Option<Mask>,
+    most: usize,
+}
+
+/// Attention of a group of samples.
+struct Group {
+    heads: Heads,
+    /// The factors of the mask, `[samples, heads, length, length]`.
     kept: Option<Tensor<4>>,
     most: usize,
 }
@@ -62,9 +64,9 @@ impl Operation<1> for Attention {
         );
         let mut later = Later::default();
         let found = self.groups(&projected).map(|samples| {
+            let group = self.of_samples(&samples, &projected);
             let [projected, gradient] = [&projected, &gradient].map(|all| part(all, 0, &samples));
-            self.of_samples(&samples)
-                .gradient(projected, gradient, &mut later)
+            group.gradient(projected, gradient, &mut later)
         });
         [Some(cat(found.collect(), 0).into_dispatch())]
     }
@@ -74,12 +76,34 @@ impl Attention {
     fn output(&self, projected: Tensor<3>) -> Tensor<3> {
         let mut later = Later::default();
         let found = self.groups(&projected).map(|samples| {
-            let own = self.of_samples(&samples);
-            own.output_of_group(part(&projected, 0, &samples), &mut later)
+            let group = self.of_samples(&samples, &projected);
+            group.output(part(&projected, 0, &samples), &mut later)
         });
         cat(found.collect(), 0)
     }
 
+    /// Samples whose scores fit, or one.
+    fn groups(&self, projected: &Tensor<3>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let [samples, length, _] = projected.dims();
+        in_parts(
+            samples,
+            self.most / (self.heads.count * length * length).max(1),
+        )
+    }
+
+    fn of_samples(&self, samples: &Range<usize>, projected: &Tensor<3>) -> Group {
+        let (length, device) = (projected.dims()[1], projected.device().inner());
+        let shape = [samples.len(), self.heads.count, length, length];
+        let kept = self.mask.map(|mask| mask.of(samples).factors(&device));
+        Group {
+            heads: self.heads,
+            kept: kept.map(|kept| kept.reshape(shape)),
+            most: self.most,
+        }
+    }
+}
+
+impl Group {
     fn gradient(&self, projected: Tensor<3>, gradient: Tensor<3>, later: &mut Later) -> Tensor<3> {
         let [q, k, v] = self.split(projected);
         let gradient = by_heads(gradient, self.heads.count);
@@ -106,7 +130,7 @@ impl Attention {
         Tensor::cat(parts.to_vec(), 2)
     }
 
-    fn output_of_group(&self, projected: Tensor<3>, later: &mut Later) -> Tensor<3> {
+    fn output(&self, projected: Tensor<3>, later: &mut Later) -> Tensor<3> {
         let [q, k, v] = self.split(projected);
         let blocks = self.blocks(&q).map(|rows| {
             let seen = 0..self.seen(&rows, &q);
@@ -159,24 +183,6 @@ impl Attention {
 
     fn scale(&self, q: &Tensor<4>) -> f32 {
         self.heads.scale(q.dims()[3])
-    }
-
-    /// Samples whose scores fit, or one.
-    fn groups(&self, projected: &Tensor<3>) -> impl Iterator<Item = Range<usize>> + use<> {
-        let [samples, length, _] = projected.dims();
-        in_parts(
-            samples,
-            self.most / (self.heads.count * length * length).max(1),
-        )
-    }
-
-    /// The same for these samples.
-    fn of_samples(&self, samples: &Range<usize>) -> Self {
-        let kept = self.kept.as_ref().map(|kept| part(kept, 0, samples));
-        Self {
-            kept,
-            ..self.clone()
-        }
     }
 
     /// Rows whose scores fit, or one: all of a group that has several samples.
@@ -296,6 +302,7 @@ mod tests {
     use burn::tensor::{Device, Distribution, Tolerance};
 
     use super::*;
+    use crate::random::Draw;
 
     /// Blocks of one row, of some, and the last one smaller, and samples by themselves, next to all at once.
     #[test]
@@ -306,13 +313,16 @@ mod tests {
         let (projected, slopes) = (random([samples, length, 3 * width]), random([2, 7, 12]));
         for (causal, drops) in [(false, false), (false, true), (true, false), (true, true)] {
             let heads = Heads::new(3, causal);
-            let kept = drops.then(|| {
-                let shape = [samples, 3, length, length];
-                Tensor::<4>::random(shape, Distribution::Bernoulli(0.8), &device)
-            });
+            let draw = Draw {
+                key: [1, 2],
+                first: 3,
+                samples,
+                each: 3 * length * length,
+            };
+            let mask = drops.then(|| draw.mask(0.8, 1.25));
             let run = |most: usize| {
                 let x = projected.clone().autodiff().require_grad();
-                let y = in_blocks(x.clone(), heads, kept.clone(), most);
+                let y = in_blocks(x.clone(), heads, mask, most);
                 let gradients = (y.clone() * slopes.clone().autodiff()).sum().backward();
                 [y.inner(), x.grad(&gradients).unwrap()].map(Tensor::into_data)
             };
@@ -332,14 +342,15 @@ mod tests {
             parts.map(|range| range.len()).collect()
         };
         let of = |samples, length, most| {
-            let (heads, kept) = (Heads::new(3, false), None);
-            let attention = Attention { heads, kept, most };
+            let (heads, mask) = (Heads::new(3, false), None);
+            let attention = Attention { heads, mask, most };
             let projected = Tensor::zeros([samples, length, 9], &Device::flex());
-            let first = part(&projected, 0, &attention.groups(&projected).next().unwrap());
-            let [q, ..] = attention.split(first);
+            let first = attention.groups(&projected).next().unwrap();
+            let group = attention.of_samples(&first, &projected);
+            let [q, ..] = group.split(part(&projected, 0, &first));
             [
                 sizes(&mut attention.groups(&projected)),
-                sizes(&mut attention.blocks(&q)),
+                sizes(&mut group.blocks(&q)),
             ]
         };
         assert_eq!(of(5, 7, 2 * 3 * 7 * 7), [vec![2, 2, 1], vec![7]]);

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor, TensorData};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use stovepipe_kernels::random::{Draw, Mask};
 
 thread_local! {
     /// Burn's generator is shared by all threads: its values would depend on the tests that run at the
@@ -19,6 +20,18 @@ pub fn normal<const D: usize>(shape: [usize; D], mean: f64, deviation: f64) -> T
         TensorData::random::<f32, _, _>(shape, distribution, generator)
     });
     Tensor::from_data(data, &Device::flex())
+}
+
+/// Of so many samples with so many numbers each.
+pub fn mask([samples, each]: [usize; 2]) -> Mask {
+    let (key, first) = ([5, samples as u32], 3);
+    let draw = Draw {
+        key,
+        first,
+        samples,
+        each,
+    };
+    draw.mask(0.625, 1.6)
 }
 
 pub fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {

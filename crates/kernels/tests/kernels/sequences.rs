@@ -1,6 +1,6 @@
 //! The kernels for sequences against Burn's operations in double precision: outputs and gradients.
 
-use crate::common::{self, bits};
+use crate::common::{self, bits, mask};
 
 use burn::{
     module::{Param, ParamId},
@@ -12,7 +12,7 @@ use burn::{
 };
 use stovepipe_autodiff::{Parameters, defer};
 use stovepipe_kernels::{
-    Heads, Rotation, attention, frozen_linear, gelu, layer_norm, linear, linear_by_rows,
+    Heads, Rotation, attention, dropout, frozen_linear, gelu, layer_norm, linear, linear_by_rows,
     linear_cross_entropy, rms_norm, swiglu,
 };
 
@@ -506,12 +506,11 @@ fn attention_equals_the_formula() {
                     ..Heads::new(count, causal)
                 };
                 let columns = (count + 2 * keys) * width;
-                let kept = drops.then(|| {
-                    let drawn = random([n, count, length, length]);
-                    drawn.greater_elem(-0.5).float() * 1.6
-                });
+                let mask = drops.then(|| mask([n, count * length * length]));
                 let kept = |x: &Flat| {
-                    let kept = kept.clone()?.cast(FloatDType::from(x.dtype()));
+                    let kept = mask?.factors(&x.device().inner());
+                    let kept = kept.reshape([n, count, length, length]);
+                    let kept = kept.cast(FloatDType::from(x.dtype()));
                     Some(match x.is_autodiff() {
                         true => kept.autodiff(),
                         false => kept,
@@ -519,10 +518,7 @@ fn attention_equals_the_formula() {
                 };
                 compare(
                     [random([n * length * columns])],
-                    |[x]| {
-                        let kept = kept(&x);
-                        flat(attention(x.reshape([n, length, columns]), heads, kept))
-                    },
+                    |[x]| flat(attention(x.reshape([n, length, columns]), heads, mask)),
                     |[x]| {
                         let kept = kept(&x);
                         flat(by_formula(x.reshape([n, length, columns]), heads, kept))
@@ -597,6 +593,27 @@ fn threads_change_no_bit() {
     assert_eq!(one, with(3));
 }
 
+/// Also of few bits, and of samples that threads share.
+#[test]
+fn dropout_multiplies_by_its_factors() {
+    for (samples, each) in [(1, 1), (3, 7), (2, 640), (1, 100_001)] {
+        let mask = mask([samples, each]);
+        for dtype in [FloatDType::F32, FloatDType::BF16] {
+            let factors = mask.factors(&Device::flex()).cast(dtype).autodiff();
+            let x = common::normal::<2>([samples, each], 0.0, 1.0).cast(dtype);
+            let run = |dropped: &dyn Fn(Tensor<2>) -> Tensor<2>| {
+                let x = x.clone().autodiff().require_grad();
+                let y = dropped(x.clone());
+                let gradients = common::loss(y.clone()).backward();
+                [y.inner(), x.grad(&gradients).unwrap()].map(|all| floats(flat(all)))
+            };
+            let found = run(&|x| dropout(x, &mask));
+            assert_eq!(found, run(&|x| x * factors.clone()), "{each} in {dtype:?}");
+            assert_eq!(found[0], floats(flat(dropout(x.clone(), &mask))));
+        }
+    }
+}
+
 /// A deferred gradient is the same, bit for bit.
 #[test]
 fn gradients_of_linear_weights_can_be_deferred() {
@@ -633,20 +650,21 @@ fn gradients_of_linear_weights_can_be_deferred() {
 
 #[test]
 fn burns_gradient_checkpointing_gives_the_same_results() {
+    let mask_of_output = mask([2, 9 * 8]);
     let device = Device::flex().autodiff().gradient_checkpointing();
     let heads = heads(2, true);
     let (x, w) = (random([2, 9, 8]), random([8, 24]));
     let (b, g) = (random([24]), random([24]));
-    let kept = random([2, 2, 9, 9]).greater_elem(0.0).float() * 2.0;
+    let mask = mask([2, 2 * 9 * 9]);
     let run = |device: Option<&Device>| {
         fn to<const D: usize>(tensor: &Tensor<D>, device: Option<&Device>) -> Tensor<D> {
             device.map_or(tensor.clone(), |device| tensor.clone().to_device(device))
         }
 
         let [b, g] = [&b, &g].map(|tensor| to(tensor, device));
-        let (w, x, kept) = (to(&w, device), to(&x, device), to(&kept, device));
+        let (w, x) = (to(&w, device), to(&x, device));
         let y = layer_norm(gelu(linear(x, w.clone(), Some(b.clone()))), g, b, 1e-5);
-        let y = attention(y, heads, Some(kept));
+        let y = dropout(attention(y, heads, Some(mask)), &mask_of_output);
         floats(flat(linear_by_rows(y, w.transpose(), None)))
     };
     close(&run(Some(&device)), &run(None), "checkpointed");

@@ -1,6 +1,6 @@
 //! Results for several numbers of threads: more and fewer than there are samples.
 
-use crate::common::{bits, loss, normal, pool};
+use crate::common::{bits, loss, mask, normal, pool};
 
 use burn::{
     nn::{
@@ -71,8 +71,7 @@ fn threads_change_no_bit_of_a_convolution() {
 fn threads_change_no_bit_of_attention() {
     let (count, width, length) = (3, 32, 70);
     for samples in SAMPLES {
-        let kept = normal([samples, count, length, length], 0.0, 1.0);
-        let kept = kept.greater_elem(-1.0).float() * 1.2;
+        let mask = mask([samples, count * length * length]);
         for (keys, causal, drops) in [(3, false, false), (3, true, true), (1, true, false)] {
             let heads = Heads {
                 keys,
@@ -82,7 +81,7 @@ fn threads_change_no_bit_of_attention() {
             let of = |threads| {
                 pool(threads).install(|| {
                     let x = projected.clone().autodiff().require_grad();
-                    let y = attention(x.clone(), heads, drops.then(|| kept.clone().autodiff()));
+                    let y = attention(x.clone(), heads, drops.then_some(mask));
                     let gradients = loss(y.clone()).backward();
                     [y.inner(), x.grad(&gradients).unwrap()].map(bits)
                 })

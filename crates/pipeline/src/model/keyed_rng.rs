@@ -7,13 +7,8 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
-use rayon::prelude::*;
-
-use crate::model::threefry;
-
-/// Numbers that one thread draws at least.
-const SHARE: usize = 1 << 15;
+use burn::tensor::{Device, Tensor};
+use stovepipe_kernels::random::{self, Draw, Mask};
 
 /// The part of the key that all layers of a step share.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,14 +126,14 @@ impl KeyedRng {
     /// the number of micro-batches.
     #[must_use]
     pub fn uniform<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
-        self.draw(shape, device, &Uniform)
+        self.draw(shape, device, |draw, device| draw.uniform(device))
     }
 
     /// Normal numbers with mean 0 and variance 1; zeros in evaluation. Shapes as in
     /// [`uniform`](Self::uniform).
     #[must_use]
     pub fn normal<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
-        self.draw(shape, device, &Normal)
+        self.draw(shape, device, |draw, device| draw.normal(device))
     }
 
     /// 1 with probability `keep`, otherwise 0; ones in evaluation. Shapes as in [`uniform`](Self::uniform).
@@ -152,189 +147,55 @@ impl KeyedRng {
         if !self.is_training() {
             return Tensor::ones(shape, device);
         }
-        self.factors((keep, 1.0), shape, device)
+        let mask = self.mask((keep, 1.0), &shape);
+        mask.map_or_else(
+            || Tensor::zeros(shape, device),
+            |mask| mask.factors(device).reshape(shape),
+        )
     }
 
-    /// A value with a probability, otherwise 0; zeros in evaluation.
-    pub(crate) fn factors<const D: usize>(
-        &mut self,
-        (keep, value): (f64, f64),
-        shape: [usize; D],
-        device: &Device,
-    ) -> Tensor<D> {
-        // Words below the bound are kept; with the largest bound, all.
-        let bound = (keep * 2f64.powi(32)) as u32;
-        let value = value as f32;
-        self.draw(shape, device, &Factors { bound, value })
+    /// Which numbers of this shape dropout keeps, each with probability `keep` and then multiplied by `value`; `None` if
+    /// nothing is drawn. Shapes as in [`uniform`](Self::uniform).
+    pub(crate) fn mask(&mut self, (keep, value): (f64, f64), shape: &[usize]) -> Option<Mask> {
+        Some(self.next(shape)?.mask(keep, value))
     }
 
-    /// A tensor of drawn numbers, sample by sample.
+    /// A tensor of drawn numbers.
     fn draw<const D: usize>(
         &mut self,
         shape: [usize; D],
         device: &Device,
-        kind: &dyn Draw,
+        numbers: impl FnOnce(Draw, &Device) -> Tensor<2>,
     ) -> Tensor<D> {
+        match self.next(&shape) {
+            Some(draw) => numbers(draw, device).reshape(shape),
+            None => Tensor::zeros(shape, device),
+        }
+    }
+
+    /// The next draw, of a tensor with this shape.
+    fn next(&mut self, shape: &[usize]) -> Option<Draw> {
         let total: usize = shape.iter().product();
-        let Some(key) = self.key.as_ref().filter(|_| total > 0) else {
-            return Tensor::zeros(shape, device);
-        };
+        let key = self.key.as_ref().filter(|_| total > 0)?;
         let samples = key.samples.len();
         let of_samples = samples > 0 && shape[0].is_multiple_of(samples);
-        let parts = if of_samples { samples } else { 1 };
-        let (first, each) = (key.samples.start as u32, total / parts);
-        let key = key.of_draw(self.count);
+        let samples = if of_samples { samples } else { 1 };
+        let draw = Draw {
+            key: key.of_draw(self.count),
+            first: key.samples.start as u32,
+            samples,
+            each: total / samples,
+        };
         self.count += 1;
-        if device.clone().inner() == Device::flex() {
-            let mut numbers = vec![0.0; total];
-            let samples = numbers.par_chunks_mut(each).enumerate();
-            samples
-                .with_min_len(SHARE.div_ceil(each))
-                .for_each(|(sample, numbers)| {
-                    let first = first.wrapping_add(sample as u32);
-                    kind.fill(key, first, numbers);
-                });
-            return Tensor::from_data(TensorData::new(numbers, shape), device);
-        }
-        let words = threefry::tensors(key, (first, parts), each.div_ceil(2), device);
-        let halves = kind.tensors(words).to_vec();
-        Tensor::cat(halves, 1).narrow(1, 0, each).reshape(shape)
-    }
-}
-
-/// How two random words become two numbers.
-trait Draw: Sync {
-    /// Numbers of `[first, 0]`, `[first, 1]` and so on. It has no type parameters, so that it is built with this crate:
-    /// a model's crate may be built without optimization.
-    fn fill(&self, key: threefry::Key, first: u32, numbers: &mut [f32]);
-
-    fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2];
-}
-
-/// 24 bits are all that an `f32` below 1 can have.
-const STEP: f32 = 1.0 / (1 << 24) as f32;
-
-struct Uniform;
-
-impl Draw for Uniform {
-    fn fill(&self, key: threefry::Key, first: u32, numbers: &mut [f32]) {
-        let number = |word: u32| (word >> 8) as f32 * STEP;
-        threefry::fill(key, first, numbers, |words| words.map(number));
-    }
-
-    fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2] {
-        words.map(|words| {
-            let bits = words.bitwise_right_shift_scalar(8);
-            bits.float().cast(FloatDType::F32).mul_scalar(STEP)
-        })
-    }
-}
-
-/// The quantiles of uniform numbers, by Wichura's AS 241 ("The Percentage Points of the Normal Distribution",
-/// 1988), to about 7 digits. Little depends on how a device computes logarithms.
-struct Normal;
-
-/// The middle: this far from 1/2, a quotient of polynomials in 0.425² − (p − 1/2)².
-const MIDDLE: f32 = 0.425;
-const MIDDLE_SQUARED: f32 = 0.180_625;
-const MIDDLE_ABOVE: [f32; 4] = [59.109_375, 159.291_13, 50.434_27, 3.387_132_7];
-const MIDDLE_BELOW: [f32; 4] = [67.187_56, 78.757_76, 17.895_17, 1.0];
-/// The tails: one in √(−ln p) − 1.6. With 23 bits, p is large enough for these alone.
-const TAIL: f32 = 1.6;
-const TAIL_ABOVE: [f32; 4] = [0.170_238_21, 1.306_728_5, 2.756_815_4, 1.423_437_3];
-const TAIL_BELOW: [f32; 3] = [0.120_211_33, 0.737_001_64, 1.0];
-
-#[inline(always)]
-fn polynomial<const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
-    let [first, rest @ ..] = &coefficients[..] else {
-        return 0.0;
-    };
-    rest.iter().fold(*first, |sum, next| sum * x + next)
-}
-
-fn polynomial_of<const N: usize>(x: &Tensor<2>, coefficients: [f32; N]) -> Tensor<2> {
-    let [first, rest @ ..] = &coefficients[..] else {
-        return x.zeros_like();
-    };
-    let first = x.zeros_like().add_scalar(*first);
-    let add = |sum: Tensor<2>, next: &f32| (sum * x.clone()).add_scalar(*next);
-    rest.iter().fold(first, add)
-}
-
-/// (word + 1/2) · 2⁻²³ − 1/2 for 23 bits: exact, and never ±1/2.
-const HALF_STEP: f32 = 1.0 / (1 << 24) as f32;
-const TWICE: f32 = 2.0 * STEP;
-
-#[inline(always)]
-fn quantile(word: u32) -> f32 {
-    let from_middle = (word >> 9) as f32 * TWICE + (HALF_STEP - 0.5);
-    let squared = MIDDLE_SQUARED - from_middle * from_middle;
-    let middle =
-        from_middle * polynomial(squared, MIDDLE_ABOVE) / polynomial(squared, MIDDLE_BELOW);
-    let tail = (-(0.5 - from_middle.abs()).ln()).sqrt() - TAIL;
-    let tail = polynomial(tail, TAIL_ABOVE) / polynomial(tail, TAIL_BELOW);
-    if from_middle.abs() <= MIDDLE {
-        middle
-    } else {
-        tail.copysign(from_middle)
-    }
-}
-
-impl Draw for Normal {
-    fn fill(&self, key: threefry::Key, first: u32, numbers: &mut [f32]) {
-        threefry::fill(key, first, numbers, |words| words.map(quantile));
-    }
-
-    fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2] {
-        words.map(|words| {
-            let bits = words.bitwise_right_shift_scalar(9);
-            let bits = bits.float().cast(FloatDType::F32);
-            let from_middle = bits.mul_scalar(TWICE).add_scalar(HALF_STEP - 0.5);
-            let squared = from_middle
-                .clone()
-                .square()
-                .neg()
-                .add_scalar(MIDDLE_SQUARED);
-            let middle = from_middle.clone() * polynomial_of(&squared, MIDDLE_ABOVE)
-                / polynomial_of(&squared, MIDDLE_BELOW);
-            let distance = from_middle.clone().abs();
-            let tail = distance.clone().neg().add_scalar(0.5).log().neg().sqrt();
-            let tail = tail.sub_scalar(TAIL);
-            let tail = polynomial_of(&tail, TAIL_ABOVE) / polynomial_of(&tail, TAIL_BELOW);
-            let tail = tail * from_middle.sign();
-            middle.mask_where(distance.greater_elem(MIDDLE), tail)
-        })
-    }
-}
-
-struct Factors {
-    bound: u32,
-    value: f32,
-}
-
-impl Draw for Factors {
-    fn fill(&self, key: threefry::Key, first: u32, numbers: &mut [f32]) {
-        let is_kept = |word| (word < self.bound) | (self.bound == u32::MAX);
-        let factor = |word| if is_kept(word) { self.value } else { 0.0 };
-        threefry::fill(key, first, numbers, |words| words.map(factor));
-    }
-
-    fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2] {
-        words.map(|words| {
-            if self.bound == u32::MAX {
-                return Tensor::ones(words.dims(), &words.device()).mul_scalar(self.value);
-            }
-            let kept = words.lower_elem(self.bound).float();
-            kept.cast(FloatDType::F32).mul_scalar(self.value)
-        })
+        Some(draw)
     }
 }
 
 impl Key {
-    fn of_draw(&self, count: u32) -> threefry::Key {
+    fn of_draw(&self, count: u32) -> random::Key {
         let halves = |number: u64| [number as u32, (number >> 32) as u32];
-        let of_step = threefry::words(halves(self.step.seed), halves(self.step.step));
-        threefry::words(of_step, [self.layer as u32, count])
+        let of_step = random::words(halves(self.step.seed), halves(self.step.step));
+        random::words(of_step, [self.layer as u32, count])
     }
 }
 
@@ -345,30 +206,6 @@ mod tests {
     fn numbers(mut rng: KeyedRng, shape: [usize; 2]) -> Vec<f32> {
         let tensor = rng.uniform(shape, &Device::flex());
         tensor.into_data().try_to_vec().unwrap_or_default()
-    }
-
-    /// 1/4, 0.001 and 0.975 to 23 bits; the first two are in Wichura's paper.
-    #[test]
-    fn normal_numbers_are_quantiles() {
-        for (p, expected) in [
-            (0.25, -0.674_489_75),
-            (0.001, -3.090_232_3),
-            (0.975, 1.959_964),
-            (0.5 + 0.43, 1.475_791),
-            (0.5f64.powi(24), -5.294_704),
-        ] {
-            let word = ((p * 2f64.powi(23) - 0.5).round() as u32) << 9;
-            let found = f64::from(quantile(word));
-            assert!(
-                (found - expected).abs() < 2e-4 * f64::abs(expected),
-                "{p}: {found}"
-            );
-            let mirrored = f64::from(quantile(!word));
-            assert!(
-                (mirrored + found).abs() < 1e-6,
-                "{p}: {found} and {mirrored}"
-            );
-        }
     }
 
     /// Seed, step, layer, sample and the index of the draw all make a difference.

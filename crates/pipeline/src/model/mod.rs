@@ -10,7 +10,6 @@ pub mod nn;
 pub(crate) mod packed;
 pub(crate) mod parameters;
 pub(crate) mod plain;
-pub(crate) mod threefry;
 pub(crate) mod ties;
 pub(crate) mod unkeyed;
 pub(crate) mod wiring;

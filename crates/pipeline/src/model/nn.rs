@@ -7,8 +7,9 @@
 
 use burn::{
     module::{Flag, Module, Param},
-    tensor::{Device, Tensor},
+    tensor::Tensor,
 };
+use stovepipe_kernels::{dropout, random::Mask};
 
 use crate::model::keyed_rng::KeyedRng;
 
@@ -49,15 +50,18 @@ impl Dropout {
         }
     }
 
-    /// `[samples, …]` or `[samples · k, …]` to the same shape.
+    /// `[samples, …]` or `[samples · k, …]` to the same shape. A backward pass needs no more of the factors than a bit
+    /// for each number.
     #[must_use]
     pub fn forward<const D: usize>(&self, x: Tensor<D>, rng: &mut KeyedRng) -> Tensor<D> {
-        let factors = self.factors(x.dims(), rng, &x.device());
-        times(x, factors)
+        match self.mask(&x.dims(), rng) {
+            Some(mask) => dropout(x, &mask),
+            None => x,
+        }
     }
 
     /// The factors of [`forward`](Self::forward) for this shape: 0, or 1 / (1 − p), without a gradient; `None`
-    /// if nothing is dropped. For layers that multiply by them in another way.
+    /// if nothing is dropped. For layers that multiply by them in another way, as [`stovepipe_kernels::attention`] does.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -65,19 +69,14 @@ impl Dropout {
     ///
     /// let (dropout, device) = (Dropout::new(0.5), Device::flex());
     /// let rng = || KeyedRng::new(0, 1, 2, 0..2);
-    /// let factors = dropout.factors::<2>([2, 100], &mut rng(), &device).unwrap();
+    /// let factors = dropout.mask(&[2, 100], &mut rng()).unwrap().factors(&device);
     /// let ones = dropout.forward(Tensor::<2>::ones([2, 100], &device), &mut rng());
     /// assert_eq!(factors.to_data(), ones.to_data());
-    /// assert!(dropout.factors([2, 100], &mut KeyedRng::none(), &device).is_none());
+    /// assert!(dropout.mask(&[2, 100], &mut KeyedRng::none()).is_none());
     /// ```
     #[must_use]
-    pub fn factors<const D: usize>(
-        &self,
-        shape: [usize; D],
-        rng: &mut KeyedRng,
-        device: &Device,
-    ) -> Option<Tensor<D>> {
-        factors((self.probability, &self.active), shape, rng, device)
+    pub fn mask(&self, shape: &[usize], rng: &mut KeyedRng) -> Option<Mask> {
+        mask((self.probability, &self.active), shape, rng)
     }
 }
 
@@ -122,8 +121,8 @@ impl ChannelDropout {
     pub fn forward(&self, x: Tensor<4>, rng: &mut KeyedRng) -> Tensor<4> {
         let [samples, channels, ..] = x.dims();
         let shape = [samples, channels, 1, 1];
-        let factors = factors((self.probability, &self.active), shape, rng, &x.device());
-        times(x, factors)
+        let mask = mask((self.probability, &self.active), &shape, rng);
+        times(x, mask, shape)
     }
 }
 
@@ -197,8 +196,8 @@ impl DropPath {
         let mut shape = [1; D];
         shape[0] = x.dims()[0];
         let drop = (self.probability * grown, &self.active);
-        let factors = factors(drop, shape, rng, &x.device());
-        times(x, factors)
+        let mask = mask(drop, &shape, rng);
+        times(x, mask, shape)
     }
 }
 
@@ -258,23 +257,26 @@ fn checked(what: &str, probability: f64) -> f64 {
 }
 
 /// 0 with this probability, otherwise what keeps the mean; `None` if nothing is dropped.
-fn factors<const D: usize>(
+fn mask(
     (probability, active): (f64, &Param<Flag>),
-    shape: [usize; D],
+    shape: &[usize],
     rng: &mut KeyedRng,
-    device: &Device,
-) -> Option<Tensor<D>> {
+) -> Option<Mask> {
     if probability == 0.0 || !active.is_enabled() || !rng.is_training() {
         return None;
     }
     let keep = 1.0 - probability;
-    Some(rng.factors((keep, 1.0 / keep), shape, &device.clone().inner()))
+    rng.mask((keep, 1.0 / keep), shape)
 }
 
-/// Multiplies by factors that have no gradient.
-fn times<const D: usize>(x: Tensor<D>, factors: Option<Tensor<D>>) -> Tensor<D> {
-    match factors.map(|factors| like(factors, &x)) {
-        Some(factors) => x * factors,
+/// Multiplies by a mask of this shape, which has few numbers.
+fn times<const D: usize>(x: Tensor<D>, mask: Option<Mask>, shape: [usize; D]) -> Tensor<D> {
+    match mask {
+        Some(mask) => {
+            let factors = mask.factors(&x.device().inner()).reshape(shape);
+            let factors = like(factors, &x);
+            x * factors
+        }
         None => x,
     }
 }

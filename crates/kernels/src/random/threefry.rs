@@ -7,7 +7,8 @@ use burn::tensor::{Device, Int, IntDType, Tensor};
 use pulp::{Arch, Scalar, Simd, WithSimd};
 use stovepipe_autodiff::arange;
 
-pub(crate) type Key = [u32; 2];
+/// What random numbers are a function of, beside their places.
+pub type Key = [u32; 2];
 
 /// 32 bits, or many of them, which wrap around.
 trait Word: Clone {
@@ -100,32 +101,45 @@ fn rounds<W: Word>([first, second]: Key, counter: [W; 2]) -> [W; 2] {
     [a, b]
 }
 
-/// Two words.
-pub(crate) fn words(key: Key, [first, second]: [u32; 2]) -> [u32; 2] {
+/// Two random words, which may be the key of others.
+///
+/// ```
+/// use stovepipe_kernels::random::words;
+///
+/// assert_eq!(words([0, 0], [0, 0]), [0x6b20_0159, 0x99ba_4efe]); // as the authors say
+/// ```
+#[must_use]
+pub fn words(key: Key, [first, second]: [u32; 2]) -> [u32; 2] {
     let simd = Scalar::new();
     let [one, other] = rounds(key, [first, second].map(|word| Lanes::of(simd, word)));
     [one.words, other.words]
 }
 
 /// Counters whose words are computed at once.
-const BLOCK: usize = 256;
+pub(super) const BLOCK: usize = 256;
+
+/// The words of so many counters from `[first, second]` on.
+#[inline(always)]
+pub(super) fn block(key: Key, counter: [u32; 2], words: &mut [[u32; BLOCK]; 2]) {
+    Arch::new().dispatch(Block {
+        key,
+        counter,
+        words,
+    });
+}
 
 /// Numbers made of the words of the counters `[first, 0]`, `[first, 1]` and so on: the first ones in the first
 /// half of `numbers`, the second ones in the other.
-pub(crate) fn fill(
+pub(super) fn fill(
     key: Key,
     first: u32,
     numbers: &mut [f32],
     number: impl Fn([u32; 2]) -> [f32; 2],
 ) {
     let (one, mut other) = numbers.split_at_mut(numbers.len().div_ceil(2));
-    let (arch, mut words) = (Arch::new(), [[0; BLOCK]; 2]);
+    let mut words = [[0; BLOCK]; 2];
     for (index, one) in one.chunks_mut(BLOCK).enumerate() {
-        arch.dispatch(Block {
-            key,
-            counter: [first, (index * BLOCK) as u32],
-            words: &mut words,
-        });
+        block(key, [first, (index * BLOCK) as u32], &mut words);
         let [first, second] = &words;
         let end = one.len().min(other.len());
         let (now, later) = std::mem::take(&mut other).split_at_mut(end);
@@ -170,7 +184,7 @@ impl WithSimd for Block<'_> {
 }
 
 /// The words for `rows` consecutive numbers `first`, each of `[rows, columns]`, on a device.
-pub(crate) fn tensors(
+pub(super) fn tensors(
     key: Key,
     (first, rows): (u32, usize),
     columns: usize,
