@@ -109,10 +109,11 @@ where
     let tracked = <[FloatTensor<Autodiff<B>>; N]>::try_from(tracked).ok()?;
     let nodes = tracked.each_ref().map(|input| input.node());
     let inputs = tracked.map(|input| dispatched::<B>(input.into_primitive()));
-    let output = primitive::<B>(operation.forward(inputs.clone()))?;
+    let kept = O::USES_INPUTS.then(|| inputs.clone());
+    let output = primitive::<B>(operation.forward(inputs))?;
     let recorded = Recorded(operation.clone()).prepare::<NoCheckpointing>(nodes);
     let output = match recorded.compute_bound().stateful() {
-        OpsKind::Tracked(step) => step.finish(O::USES_INPUTS.then_some(inputs), output),
+        OpsKind::Tracked(step) => step.finish(kept, output),
         OpsKind::UnTracked(step) => step.finish(output),
     };
     Some(Tensor::<1>::from_primitive::<Autodiff<B>>(output).into_dispatch())

@@ -25,7 +25,7 @@ use crate::{
 ///
 /// `projected` is `[n, length, (heads + 2 · keys) · w]`: queries, keys and values next to each other,
 /// each with its heads next to each other. The result is `[n, length, heads · w]`. The softmax is multiplied
-/// by a mask of n samples with heads · length · length numbers, for dropout.
+/// by a mask, for dropout: as many numbers, those of `[n, heads, length, length]` in order.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -39,7 +39,7 @@ use crate::{
 ///
 /// # Panics
 ///
-/// If the columns cannot be split into the heads, or the mask has another shape.
+/// If the columns cannot be split into the heads, or the mask has more or fewer numbers.
 #[must_use]
 pub fn attention(projected: Tensor<3>, heads: Heads, mask: Option<Mask>) -> Tensor<3> {
     let [samples, length, width] = projected.dims();
@@ -47,12 +47,8 @@ pub fn attention(projected: Tensor<3>, heads: Heads, mask: Option<Mask>) -> Tens
     let fits = heads.width(width).is_some();
     assert!(fits, "{width} {columns} cannot be split into {heads:?}");
     if let Some(mask) = &mask {
-        let expected = [samples, heads.count * length * length];
-        assert_eq!(
-            mask.dims(),
-            expected,
-            "samples of the mask, and their numbers"
-        );
+        let numbers = samples * heads.count * length * length;
+        assert_eq!(mask.count(), numbers, "the numbers of the mask");
     }
     by_kernel(&projected, heads, mask.as_ref())
         .unwrap_or_else(|| everywhere::attention(projected, heads, mask))
@@ -291,8 +287,8 @@ impl Head<'_> {
     fn keep(&self, shares: &mut [f32], rows: Range<usize>, columns: usize) {
         let Some(kept) = self.kept else { return };
         for (row, shares) in rows.zip(shares.chunks_exact_mut(columns)) {
-            let begin = (self.index * self.length + row) * self.length;
-            kept.multiply(self.sample, begin, shares);
+            let head = self.sample * self.heads.count + self.index;
+            kept.multiply((head * self.length + row) * self.length, shares);
         }
     }
 

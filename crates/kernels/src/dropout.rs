@@ -1,9 +1,6 @@
 //! Dropout that keeps little for its gradient.
 
-use burn::{
-    backend::DispatchTensor,
-    tensor::{FloatDType, Tensor},
-};
+use burn::{backend::DispatchTensor, tensor::Tensor};
 use burn_flex::FlexTensor;
 use stovepipe_autodiff::{Kernel, Operand, Operation, contiguous, tensor, values};
 
@@ -16,11 +13,12 @@ use crate::{
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use stovepipe_kernels::{dropout, random::Draw};
+/// use stovepipe_kernels::{dropout, random::{Draw, Mask}};
 ///
-/// let mask = Draw { key: [1, 2], first: 0, samples: 2, each: 50 }.mask(0.5, 2.0);
+/// let draw = Draw { key: [1, 2], first: 0, samples: 2, each: 50 };
+/// let mask = Mask::new(draw, 0.5, 2.0);
 /// let x = Tensor::<2>::ones([2, 50], &Device::flex().autodiff()).require_grad();
-/// let y = dropout(x.clone(), &mask);
+/// let y = dropout(x.clone(), mask);
 /// let of_x = x.grad(&y.clone().sum().backward()).unwrap();
 /// assert_eq!(y.inner().to_data(), of_x.to_data()); // zeros and twos
 /// ```
@@ -29,21 +27,19 @@ use crate::{
 ///
 /// If there are more or fewer numbers.
 #[must_use]
-pub fn dropout<const D: usize>(x: Tensor<D>, mask: &Mask) -> Tensor<D> {
-    let [samples, each] = mask.dims();
+pub fn dropout<const D: usize>(x: Tensor<D>, mask: Mask) -> Tensor<D> {
     let numbers = x.dims().iter().product::<usize>();
-    assert_eq!(samples * each, numbers, "the numbers of the mask, and of x");
-    if let Some(operand) = Operand::of(&x).filter(|_| numbers > 0) {
-        let bits = OnCpu {
-            bits: mask.bits(),
-            each,
-        };
-        if let Some((output, ())) = bits.run([operand]) {
-            return output.into_tensor();
-        }
+    assert_eq!(mask.count(), numbers, "the numbers of the mask");
+    if numbers == 0 {
+        return x;
     }
-    let everywhere = Everywhere::<D>(*mask);
-    match everywhere.clone().run([x.clone().into_dispatch()]) {
+    if let Some(operand) = Operand::of(&x)
+        && let Some((output, ())) = OnCpu(mask.bits()).run([operand])
+    {
+        return output.into_tensor();
+    }
+    let everywhere = Everywhere::<D>(mask);
+    match everywhere.run([x.clone().into_dispatch()]) {
         Some(output) => Tensor::from_dispatch(output),
         None => everywhere.times(x),
     }
@@ -53,11 +49,7 @@ pub fn dropout<const D: usize>(x: Tensor<D>, mask: &Mask) -> Tensor<D> {
 const BLOCK: usize = 4096;
 
 #[derive(Clone, Debug)]
-struct OnCpu {
-    bits: Bits,
-    /// Numbers of a sample.
-    each: usize,
-}
+struct OnCpu(Bits);
 
 impl OnCpu {
     fn times(&self, x: FlexTensor) -> FlexTensor {
@@ -65,14 +57,11 @@ impl OnCpu {
         let all = values(&x);
         let shares = in_shares(all.len(), all.len(), &|range| {
             let mut output = Vec::with_capacity(range.len());
-            let mut begin = range.start;
-            while begin < range.end {
-                let (sample, own) = (begin / self.each, begin % self.each);
-                let end = range.end.min(begin + (self.each - own).min(BLOCK));
-                let place = output.len();
+            for begin in range.clone().step_by(BLOCK) {
+                let end = range.end.min(begin + BLOCK);
                 output.extend_from_slice(&all[begin..end]);
-                vectorised!(|| self.bits.multiply(sample, own, &mut output[place..]));
-                begin = end;
+                let own = &mut output[begin - range.start..];
+                vectorised!(|| self.0.multiply(begin, own));
             }
             output
         });
@@ -92,17 +81,14 @@ impl Kernel<1> for OnCpu {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Everywhere<const D: usize>(Mask);
 
 impl<const D: usize> Everywhere<D> {
     fn times(&self, x: Tensor<D>) -> Tensor<D> {
-        let factors = self.0.factors(&x.device().inner());
-        let factors = factors.cast(FloatDType::from(x.dtype())).reshape(x.dims());
-        match x.is_autodiff() {
-            true => x * factors.autodiff(),
-            false => x * factors,
-        }
+        let factors = self.0.factors(&x.device().inner()).cast(x.dtype());
+        let factors = factors.reshape(x.dims());
+        x * factors
     }
 }
 

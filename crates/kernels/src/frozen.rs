@@ -154,16 +154,8 @@ fn by_burn<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<
         Some(output) => Tensor::from_dispatch(output),
         // Under Burn's gradient checkpointing.
         None => {
-            let like_x = |own: Tensor<2>| if x.is_autodiff() { own.autodiff() } else { own };
             let (weight, bias) = operation.cast(FloatDType::from(x.dtype()));
-            let bias = bias.map(|bias| {
-                if x.is_autodiff() {
-                    bias.autodiff()
-                } else {
-                    bias
-                }
-            });
-            burn::tensor::module::linear(x.clone(), like_x(weight).transpose(), bias)
+            burn::tensor::module::linear(x, weight.transpose(), bias)
         }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Threads share the samples of a micro-batch, or each sample if there are more threads than samples:
 //! the filters and channels of a convolution, the heads of attention. The bits of convolutions, linear
-//! layers, layer norm, GELU and attention do not depend on the number of threads, with one exception:
+//! layers, layer norm, GELU, dropout and attention do not depend on the number of threads, with one exception:
 //! the gradient of a convolution's weight, if there are at least as many samples as threads. To add it
 //! up in one order would take a sum for each sample.
 

@@ -9,11 +9,11 @@ use burn::{
     module::{Module, Param},
     nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig},
     optim::{AdamConfig, ModuleOptimizer},
-    tensor::{Device, Int, Tensor},
+    tensor::{Device, FloatDType, Int, Tensor},
 };
 use cap::Cap;
 use peakmem_alloc::{INSTRUMENTED_SYSTEM, PeakMemAlloc, PeakMemAllocTrait as _};
-use stovepipe_kernels::{Heads, attention};
+use stovepipe_kernels::{Heads, attention, frozen_linear};
 use stovepipe_pipeline::{nn::Dropout, *};
 use stovepipe_plan::{MemoryUse, OptimizerState};
 use stovepipe_schedule::{PipeDream, Rule, RuleOptions, Scheduler, WeightPolicy};
@@ -195,26 +195,34 @@ fn outputs_of_past_micro_batches_are_not_kept() {
     assert!(peak("infer 32") > 32.0);
 }
 
-/// Dropout of hidden values, and of attention's weights, which are many more.
+/// Of hidden values in f32 and bf16, and of attention's weights. A layer with frozen weights in bf16 keeps nothing, too.
 #[test]
 fn dropout_keeps_a_bit_of_each_number() {
     const TEST: &str = "dropout_keeps_a_bit_of_each_number";
-    const SHAPE: [usize; 3] = [4, 256, 128];
-    let numbers = |attends: bool| SHAPE[0] * SHAPE[1] * if attends { SHAPE[1] } else { SHAPE[2] };
+    const SAMPLES: usize = 4;
+    const LENGTH: usize = 256;
+    const WIDTH: usize = 128;
     if let Ok(case) = env::var(CASE) {
-        let attends = case == "attention";
-        let width = if attends { 3 * SHAPE[2] } else { SHAPE[2] };
-        let x = Tensor::<3>::ones([SHAPE[0], SHAPE[1], width], &Device::flex().autodiff());
-        let x = x.require_grad();
+        let (dtype, width) = match &*case {
+            "attention" => (FloatDType::F32, 3 * WIDTH),
+            "hidden" => (FloatDType::F32, WIDTH),
+            _ => (FloatDType::BF16, WIDTH),
+        };
+        let device = Device::flex();
+        let x = Tensor::<3>::ones([SAMPLES, LENGTH, width], &device.clone().autodiff());
+        let x = x.require_grad().cast(dtype);
+        let weight = Tensor::<2>::ones([WIDTH, WIDTH], &device);
         let dropout = Dropout::new(0.5);
         let run = || {
-            let rng = &mut KeyedRng::new(0, 0, 0, 0..SHAPE[0]);
-            match attends {
-                true => {
-                    let mask = dropout.mask(&[SHAPE[0], 1, SHAPE[1], SHAPE[1]], rng);
+            let rng = &mut KeyedRng::new(0, 0, 0, 0..SAMPLES);
+            match &*case {
+                "attention" => {
+                    let mask = dropout.mask(&[SAMPLES, 1, LENGTH, LENGTH], rng);
                     attention(x.clone(), Heads::new(1, false), mask)
                 }
-                false => dropout.forward(x.clone(), rng),
+                // Nothing else keeps the input.
+                "frozen" => frozen_linear(x.clone() * 2.0, weight.clone(), None),
+                _ => dropout.forward(x.clone() * 2.0, rng),
             }
         };
         drop(run()); // buffers of threads
@@ -224,12 +232,17 @@ fn dropout_keeps_a_bit_of_each_number() {
         drop(output);
         return;
     }
-    for case in ["hidden", "attention"] {
-        let kept = in_child(TEST, case)[0];
-        let (output, attends) = (4 * SHAPE.iter().product::<usize>(), case == "attention");
-        // Of attention, also two numbers of each row.
-        let rows = usize::from(attends) * 8 * SHAPE[0] * SHAPE[1];
-        let least = (output + rows + numbers(attends) / 8) as f64;
+    let numbers = SAMPLES * LENGTH * WIDTH;
+    let rows = SAMPLES * LENGTH;
+    for (case, least) in [
+        ("hidden", 4 * numbers + numbers / 8),
+        // Two numbers of each row, and the weights.
+        ("attention", 4 * numbers + 8 * rows + rows * LENGTH / 8),
+        ("few bits", 2 * numbers),
+        ("frozen", 2 * numbers),
+    ] {
+        let (kept, least) = (in_child(TEST, case)[0], least as f64);
+        println!("{case}: {kept} of at least {least}");
         assert!(
             kept >= least && kept < least + 16e3,
             "{case}: {kept}, {least}"

@@ -57,7 +57,7 @@ fn serve_or(
     if let Some(task) = &flags.memory_of {
         let counter = AllocationCounter {
             now: || ALLOCATOR.allocated(),
-            peak: || ALLOCATOR.max_allocated(),
+            peak: || PEAK.get_peak_memory(),
         };
         return show_memory(task, &counter);
     }

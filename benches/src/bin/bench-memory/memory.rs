@@ -10,6 +10,7 @@ use std::{path::PathBuf, sync::OnceLock};
 
 use burn::tensor::Device;
 use clap::Args;
+use peakmem_alloc::PeakMemAllocTrait as _;
 use serde::Serialize;
 use stovepipe::{pipeline::NamedDevice, train::settings::OptimizerSetting};
 use stovepipe_benches::{
@@ -141,7 +142,7 @@ fn counter() -> AllocationCounter {
         },
         peak: || match of_pools() {
             Some([_, all]) => all as usize,
-            None => crate::ALLOCATOR.max_allocated(),
+            None => crate::PEAK.get_peak_memory(),
         },
     }
 }

@@ -1,4 +1,5 @@
-//! Attention in groups of samples, or in blocks of rows: neither pass holds all scores.
+//! Attention in groups of samples, or in blocks of rows: neither pass holds all scores, except for the factors of
+//! dropout of a group.
 //!
 //! Burn's own attention is no choice: it has no gradient and no dropout, and where a GPU's tuning
 //! prefers it, it stores all scores, too.
@@ -92,12 +93,18 @@ impl Attention {
     }
 
     fn of_samples(&self, samples: &Range<usize>, projected: &Tensor<3>) -> Group {
-        let (length, device) = (projected.dims()[1], projected.device().inner());
-        let shape = [samples.len(), self.heads.count, length, length];
-        let kept = self.mask.map(|mask| mask.of(samples).factors(&device));
+        let ([all, length, _], device) = (projected.dims(), projected.device().inner());
+        let kept = self.mask.map(|mask| {
+            let shape = |samples| [samples, self.heads.count, length, length];
+            match mask.dims()[0] == all {
+                true => (mask.of(samples).factors(&device)).reshape(shape(samples.len())),
+                // Its samples are others.
+                false => part(&mask.factors(&device).reshape(shape(all)), 0, samples),
+            }
+        });
         Group {
             heads: self.heads,
-            kept: kept.map(|kept| kept.reshape(shape)),
+            kept,
             most: self.most,
         }
     }
@@ -218,10 +225,7 @@ impl Group {
         };
         let kept = part(&part(kept, 2, rows), 3, &(0..shares.dims()[3]));
         let kept = kept.cast(shares.dtype());
-        match shares.is_autodiff() {
-            true => shares * kept.autodiff(),
-            false => shares * kept,
-        }
+        shares * kept
     }
 }
 
@@ -313,13 +317,15 @@ mod tests {
         let (projected, slopes) = (random([samples, length, 3 * width]), random([2, 7, 12]));
         for (causal, drops) in [(false, false), (false, true), (true, false), (true, true)] {
             let heads = Heads::new(3, causal);
+            // Its samples are those of the input, or another.
+            let of_mask = if causal { samples } else { 1 };
             let draw = Draw {
                 key: [1, 2],
                 first: 3,
-                samples,
-                each: 3 * length * length,
+                samples: of_mask,
+                each: samples / of_mask * 3 * length * length,
             };
-            let mask = drops.then(|| draw.mask(0.8, 1.25));
+            let mask = drops.then(|| Mask::new(draw, 0.8, 1.25));
             let run = |most: usize| {
                 let x = projected.clone().autodiff().require_grad();
                 let y = in_blocks(x.clone(), heads, mask, most);
@@ -327,6 +333,8 @@ mod tests {
                 [y.inner(), x.grad(&gradients).unwrap()].map(Tensor::into_data)
             };
             let all = run(samples * 3 * length * length);
+            let by_kernel = crate::attention(projected.clone(), heads, mask).into_data();
+            all[0].assert_approx_eq::<f32>(&by_kernel, Tolerance::rel_abs(1e-5, 1e-6));
             // Rows of a sample, and a sample.
             for rows in [1, 2, 3, 6, length] {
                 for (found, expected) in run(rows * 3 * length).iter().zip(&all) {

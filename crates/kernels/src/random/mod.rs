@@ -1,10 +1,12 @@
 //! Random numbers that can be drawn again: each is a function of a key and its place.
 
+mod bits;
+mod draw;
 mod mask;
 mod numbers;
 mod threefry;
 
-pub(crate) use mask::Bits;
+pub(crate) use bits::Bits;
+pub use draw::Draw;
 pub use mask::Mask;
-pub use numbers::Draw;
 pub use threefry::{Key, words};

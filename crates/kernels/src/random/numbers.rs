@@ -1,46 +1,11 @@
 //! Uniform and normal numbers.
 
-use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
-use rayon::prelude::*;
+use burn::tensor::{Device, FloatDType, Int, Tensor};
 
 use super::{
-    mask::Mask,
+    draw::{Draw, Kind},
     threefry::{self, Key},
 };
-
-/// Numbers that one thread draws at least.
-pub(super) const SHARE: usize = 1 << 15;
-
-/// Random numbers of some samples: each is a function of the key, the sample and its place there.
-///
-/// ```
-/// use burn::tensor::Device;
-/// use stovepipe_kernels::random::Draw;
-///
-/// let device = Device::flex();
-/// let draw = Draw { key: [1, 2], first: 0, samples: 3, each: 5 };
-/// let last = Draw { first: 2, samples: 1, ..draw };
-/// let uniform = draw.uniform(&device);
-/// assert_eq!(uniform.dims(), [3, 5]);
-/// assert_eq!(uniform.slice([2..3]).to_data(), last.uniform(&device).to_data());
-///
-/// let many = Draw { each: 10_000, ..draw };
-/// let deviation = many.normal(&device).var(1).sqrt().mean().into_scalar::<f32>();
-/// assert!((deviation - 1.0).abs() < 0.02);
-/// let kept = many.mask(0.75, 1.0).factors(&device).mean().into_scalar::<f32>();
-/// assert!((kept - 0.75).abs() < 0.02);
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Draw {
-    /// Whose numbers.
-    pub key: Key,
-    /// The first sample.
-    pub first: u32,
-    /// How many samples.
-    pub samples: usize,
-    /// How many numbers of each.
-    pub each: usize,
-}
 
 impl Draw {
     /// Numbers from 0 to 1, `[samples, each]`.
@@ -54,37 +19,6 @@ impl Draw {
     pub fn normal(&self, device: &Device) -> Tensor<2> {
         self.numbers(&Normal, device)
     }
-
-    /// `value` with probability `keep`, otherwise 0.
-    #[must_use]
-    pub fn mask(&self, keep: f64, value: f64) -> Mask {
-        Mask::new(*self, keep, value)
-    }
-
-    pub(super) fn numbers(&self, kind: &dyn Kind, device: &Device) -> Tensor<2> {
-        let Self { key, first, .. } = *self;
-        let shape = [self.samples, self.each];
-        if device.clone().inner() == Device::flex() {
-            let mut numbers = vec![0.0; self.samples * self.each];
-            let samples = numbers.par_chunks_mut(self.each.max(1)).enumerate();
-            let least = SHARE.div_ceil(self.each.max(1));
-            samples.with_min_len(least).for_each(|(sample, numbers)| {
-                kind.fill(key, first.wrapping_add(sample as u32), numbers);
-            });
-            return Tensor::from_data(TensorData::new(numbers, shape), device);
-        }
-        let words = threefry::tensors(key, (first, self.samples), self.each.div_ceil(2), device);
-        let halves = kind.tensors(words).to_vec();
-        Tensor::cat(halves, 1).narrow(1, 0, self.each)
-    }
-}
-
-/// How two random words become two numbers.
-pub(super) trait Kind: Sync {
-    /// Numbers of `[first, 0]`, `[first, 1]` and so on.
-    fn fill(&self, key: Key, first: u32, numbers: &mut [f32]);
-
-    fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2];
 }
 
 /// 24 bits are all that an `f32` below 1 can have.

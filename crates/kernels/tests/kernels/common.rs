@@ -31,7 +31,7 @@ pub fn mask([samples, each]: [usize; 2]) -> Mask {
         samples,
         each,
     };
-    draw.mask(0.625, 1.6)
+    Mask::new(draw, 0.625, 1.6)
 }
 
 pub fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {

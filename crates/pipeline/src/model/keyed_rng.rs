@@ -157,7 +157,7 @@ impl KeyedRng {
     /// Which numbers of this shape dropout keeps, each with probability `keep` and then multiplied by `value`; `None` if
     /// nothing is drawn. Shapes as in [`uniform`](Self::uniform).
     pub(crate) fn mask(&mut self, (keep, value): (f64, f64), shape: &[usize]) -> Option<Mask> {
-        Some(self.next(shape)?.mask(keep, value))
+        Some(Mask::new(self.next(shape)?, keep, value))
     }
 
     /// A tensor of drawn numbers.
@@ -178,7 +178,7 @@ impl KeyedRng {
         let total: usize = shape.iter().product();
         let key = self.key.as_ref().filter(|_| total > 0)?;
         let samples = key.samples.len();
-        let of_samples = samples > 0 && shape[0].is_multiple_of(samples);
+        let of_samples = samples > 0 && shape.first()?.is_multiple_of(samples);
         let samples = if of_samples { samples } else { 1 };
         let draw = Draw {
             key: key.of_draw(self.count),
@@ -206,6 +206,31 @@ mod tests {
     fn numbers(mut rng: KeyedRng, shape: [usize; 2]) -> Vec<f32> {
         let tensor = rng.uniform(shape, &Device::flex());
         tensor.into_data().try_to_vec().unwrap_or_default()
+    }
+
+    /// Numbers that another program made of the published generator. Trainings that resume depend on them.
+    #[test]
+    fn numbers_stay_what_they_are() {
+        let (mut rng, device) = (KeyedRng::new(1, (1 << 32) + 7, 3, 2..4), Device::flex());
+        let of_24_bits = rng.uniform([2, 5], &device).mul_scalar(1 << 24);
+        let expected = [
+            4_627_541, 13_732_323, 7_921_304, 1_927_814, 13_949_624, 15_775_269, 2_540_997,
+            1_609_799, 14_145_901, 6_887_600,
+        ];
+        assert!(
+            of_24_bits
+                .into_data()
+                .iter::<f64>()
+                .eq(expected.map(f64::from))
+        );
+        let kept = rng.keep(0.75, [2, 5], &device).into_data();
+        let expected = [1, 1, 1, 0, 1, 1, 0, 1, 1, 0];
+        assert!(kept.iter::<f64>().eq(expected.map(f64::from)));
+        let factors = rng
+            .mask((0.5, 2.0), &[2, 5])
+            .map(|mask| mask.factors(&device).into_data());
+        let expected = [0, 0, 0, 2, 2, 2, 2, 0, 2, 2];
+        assert!(factors.is_some_and(|factors| factors.iter::<f64>().eq(expected.map(f64::from))));
     }
 
     /// Seed, step, layer, sample and the index of the draw all make a difference.

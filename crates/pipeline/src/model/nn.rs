@@ -9,7 +9,8 @@ use burn::{
     module::{Flag, Module, Param},
     tensor::Tensor,
 };
-use stovepipe_kernels::{dropout, random::Mask};
+use stovepipe_kernels::dropout;
+pub use stovepipe_kernels::random::Mask;
 
 use crate::model::keyed_rng::KeyedRng;
 
@@ -50,18 +51,18 @@ impl Dropout {
         }
     }
 
-    /// `[samples, …]` or `[samples · k, …]` to the same shape. A backward pass needs no more of the factors than a bit
-    /// for each number.
+    /// `[samples, …]` or `[samples · k, …]` to the same shape. For what is kept for a backward pass, see [`Mask`].
     #[must_use]
     pub fn forward<const D: usize>(&self, x: Tensor<D>, rng: &mut KeyedRng) -> Tensor<D> {
         match self.mask(&x.dims(), rng) {
-            Some(mask) => dropout(x, &mask),
+            Some(mask) => dropout(x, mask),
             None => x,
         }
     }
 
     /// The factors of [`forward`](Self::forward) for this shape: 0, or 1 / (1 − p), without a gradient; `None`
-    /// if nothing is dropped. For layers that multiply by them in another way, as [`stovepipe_kernels::attention`] does.
+    /// if nothing is dropped. For layers that multiply by them in another way, as
+    /// [`attention`](stovepipe_kernels::attention()) does.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -242,7 +243,7 @@ impl GaussianNoise {
             return x;
         }
         let noise = rng.normal(x.dims(), &x.device().inner());
-        let noise = like(noise.mul_scalar(self.deviation), &x);
+        let noise = noise.mul_scalar(self.deviation).cast(x.dtype());
         x + noise
     }
 }
@@ -273,20 +274,9 @@ fn mask(
 fn times<const D: usize>(x: Tensor<D>, mask: Option<Mask>, shape: [usize; D]) -> Tensor<D> {
     match mask {
         Some(mask) => {
-            let factors = mask.factors(&x.device().inner()).reshape(shape);
-            let factors = like(factors, &x);
-            x * factors
+            let factors = mask.factors(&x.device().inner()).cast(x.dtype());
+            x * factors.reshape(shape)
         }
         None => x,
-    }
-}
-
-/// Gives drawn numbers the type of `x`, and makes them constants of its graph.
-fn like<const D: usize>(drawn: Tensor<D>, x: &Tensor<D>) -> Tensor<D> {
-    let drawn = drawn.cast(x.dtype());
-    if x.is_autodiff() {
-        drawn.autodiff()
-    } else {
-        drawn
     }
 }

@@ -18,7 +18,7 @@ const ALLOWED: [(&str, &str); 26] = [
     ("kernels", "autodiff"),
     (
         "pipeline",
-        "autodiff collective comm derive plan runtime schedule",
+        "autodiff collective comm derive kernels plan runtime schedule",
     ),
     ("train", "comm kernels pipeline plan schedule"),
     ("verify", "comm pipeline schedule"),

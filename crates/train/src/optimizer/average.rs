@@ -68,21 +68,30 @@ impl<L: Layer> WeightAverage<L> {
         Ok(())
     }
 
-    /// Finds parameters that train from now on.
+    /// Finds parameters that train from now on, in all places.
     fn thaw(&mut self, pipeline: &Pipeline<L>) {
-        struct Thaw<'a>(&'a mut Arc<HashSet<ParamId>>);
+        struct Still<'a> {
+            frozen: &'a HashSet<ParamId>,
+            found: HashSet<ParamId>,
+        }
 
-        impl ModuleVisitor for Thaw<'_> {
+        impl ModuleVisitor for Still<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if self.0.contains(&param.id) && trains(param) {
-                    Arc::make_mut(self.0).remove(&param.id);
+                if self.frozen.contains(&param.id) && !trains(param) {
+                    self.found.insert(param.id);
                 }
             }
         }
 
+        let mut still = Still {
+            frozen: &self.frozen,
+            found: HashSet::new(),
+        };
         if !self.frozen.is_empty() {
-            let mut thaw = Thaw(&mut self.frozen);
-            (pipeline.layers().iter()).for_each(|layer| layer.visit(&mut thaw));
+            (pipeline.layers().iter()).for_each(|layer| layer.visit(&mut still));
+        }
+        if still.found.len() < self.frozen.len() {
+            self.frozen = Arc::new(still.found);
         }
     }
 

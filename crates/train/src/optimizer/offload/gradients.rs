@@ -115,7 +115,8 @@ impl OffloadedGradients {
         struct Take<'a> {
             what: Kept,
             gradients: &'a mut GradientsParams,
-            writes: Vec<(ParamId, WriteLater)>,
+            items: Vec<Item>,
+            writes: Vec<WriteLater>,
         }
 
         impl ModuleVisitor for Take<'_> {
@@ -123,7 +124,8 @@ impl OffloadedGradients {
                 if let Some(gradient) = self.gradients.remove::<D>(param.id) {
                     let item = (self.what, param.id);
                     let write = move |shelf: &mut Shelf| shelf.write_from_device(item, gradient);
-                    self.writes.push((param.id, Box::new(write)));
+                    self.items.push(item);
+                    self.writes.push(Box::new(write));
                 }
             }
         }
@@ -131,12 +133,13 @@ impl OffloadedGradients {
         let mut take = Take {
             what,
             gradients,
+            items: Vec::new(),
             writes: Vec::new(),
         };
         layer.visit(&mut take);
+        self.there().extend(take.items);
         let writes = take.writes;
-        (self.there()).extend(writes.iter().map(|(parameter, _)| (what, *parameter)));
-        (self.mover).put(move |shelf| writes.into_iter().try_for_each(|(_, write)| write(shelf)))
+        (self.mover).put(move |shelf| writes.into_iter().try_for_each(|write| write(shelf)))
     }
 
     /// Puts the gradient of a parameter there, from a file.
