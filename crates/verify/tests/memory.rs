@@ -195,7 +195,7 @@ fn outputs_of_past_micro_batches_are_not_kept() {
     assert!(peak("infer 32") > 32.0);
 }
 
-/// Of hidden values in f32 and bf16, and of attention's weights. A layer with frozen weights in bf16 keeps nothing, too.
+/// Of hidden values in f32 and bf16, and of attention's weights. In bf16, a layer with frozen weights keeps nothing.
 #[test]
 fn dropout_keeps_a_bit_of_each_number() {
     const TEST: &str = "dropout_keeps_a_bit_of_each_number";

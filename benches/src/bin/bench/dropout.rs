@@ -20,7 +20,7 @@ const PROBABILITY: f64 = 0.1;
 
 const NOTE: &str = "\
 A step of Transformer blocks under 1F1B without recomputation, two stages with a thread each, without an optimizer.
-hidden: dropout of 0.1 on the hidden values and the outputs of both branches. attention: of 0.1 on the attention weights.
+hidden: dropout of 0.1 on the hidden values and the outputs of both branches. attention: on the attention weights.
 Ratios: a step with both over one without, one with the first over it, and one with the second, round by round.";
 
 pub fn main(arguments: Arguments) -> Result<(), Failure> {

@@ -154,8 +154,8 @@ impl KeyedRng {
         )
     }
 
-    /// Which numbers of this shape dropout keeps, each with probability `keep` and then multiplied by `value`; `None` if
-    /// nothing is drawn. Shapes as in [`uniform`](Self::uniform).
+    /// Which numbers of this shape dropout keeps, each with probability `keep` and then multiplied by `value`. `None`
+    /// if nothing is drawn. Shapes as in [`uniform`](Self::uniform).
     pub(crate) fn mask(&mut self, (keep, value): (f64, f64), shape: &[usize]) -> Option<Mask> {
         Some(Mask::new(self.next(shape)?, keep, value))
     }

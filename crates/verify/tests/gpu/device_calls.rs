@@ -1,7 +1,7 @@
 //! What a step asks of the devices: reads, copies, uploads and launches, counted by thread.
 //!
-//! `burn-cubecl`'s feature `tracing` makes a span of each call on floating-point tensors, and wgpu logs what it does for
-//! the driver: so all reads are counted.
+//! `burn-cubecl`'s feature `tracing` makes a span of each call on floating-point tensors, and wgpu logs what it does
+//! for the driver: so all reads are counted.
 
 use std::{
     collections::BTreeMap,
