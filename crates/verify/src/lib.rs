@@ -9,6 +9,7 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `wgpu`, `cuda` | Burn's backend of that name |
+//! | `tracing` | Burn's calls as spans, which this crate's own tests count |
 //!
 //! ```
 //! use burn::tensor::{Device, Int, Tensor};
