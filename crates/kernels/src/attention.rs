@@ -176,13 +176,12 @@ impl Attention {
         let (sample, size) = (index / self.heads.count, length * columns);
         Head {
             heads: self.heads,
-            sample,
             index: index % self.heads.count,
             length,
             width: self.width(columns),
             columns,
             projected: &values(projected)[sample * size..][..size],
-            kept: self.kept.as_ref(),
+            kept: (self.kept.as_ref()).map(|kept| (kept, index * length * length)),
         }
     }
 }
@@ -237,7 +236,6 @@ impl Split<'_> {
 
 struct Head<'a> {
     heads: Heads,
-    sample: usize,
     index: usize,
     length: usize,
     /// Of a head.
@@ -246,8 +244,8 @@ struct Head<'a> {
     columns: usize,
     /// `[length, columns]`.
     projected: &'a [f32],
-    /// Of all heads.
-    kept: Option<&'a Bits>,
+    /// The mask of all heads, and where that of this one begins.
+    kept: Option<(&'a Bits, usize)>,
 }
 
 impl Head<'_> {
@@ -285,10 +283,11 @@ impl Head<'_> {
     /// Multiplies rows of shares, or of their gradients, by the mask.
     #[inline(always)]
     fn keep(&self, shares: &mut [f32], rows: Range<usize>, columns: usize) {
-        let Some(kept) = self.kept else { return };
+        let Some((kept, begin)) = self.kept else {
+            return;
+        };
         for (row, shares) in rows.zip(shares.chunks_exact_mut(columns)) {
-            let head = self.sample * self.heads.count + self.index;
-            kept.multiply((head * self.length + row) * self.length, shares);
+            kept.multiply(begin + row * self.length, shares);
         }
     }
 

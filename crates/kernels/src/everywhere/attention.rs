@@ -96,7 +96,7 @@ impl Attention {
         let ([all, length, _], device) = (projected.dims(), projected.device().inner());
         let kept = self.mask.map(|mask| {
             let shape = |samples| [samples, self.heads.count, length, length];
-            match mask.dims()[0] == all {
+            match mask.samples() == all {
                 true => (mask.of(samples).factors(&device)).reshape(shape(samples.len())),
                 // Its samples are others.
                 false => part(&mask.factors(&device).reshape(shape(all)), 0, samples),

@@ -31,10 +31,7 @@ impl Bits {
     pub(super) fn new(draw: Draw, value: f32, keeps: impl Fn(u32) -> bool + Sync) -> Self {
         let stride = draw.each.div_ceil(2).div_ceil(BLOCK) * LANES;
         let mut words = vec![0; 2 * stride * draw.samples];
-        let samples = words.par_chunks_mut(2 * stride).enumerate();
-        let least = SHARE.div_ceil(draw.each);
-        samples.with_min_len(least).for_each(|(sample, words)| {
-            let first = draw.first.wrapping_add(sample as u32);
+        draw.for_samples(&mut words, &|first, words| {
             let (one, other) = words.split_at_mut(stride);
             let parts = one.par_chunks_mut(SHARE / 32);
             let parts = parts.zip(other.par_chunks_mut(SHARE / 32)).enumerate();

@@ -39,23 +39,36 @@ pub struct Draw {
 
 impl Draw {
     pub(super) fn numbers(&self, kind: &dyn Kind, device: &Device) -> Tensor<2> {
-        let Self { key, first, .. } = *self;
         let shape = [self.samples, self.each];
         if shape.contains(&0) {
             return Tensor::zeros(shape, device);
         }
         if device.clone().inner() == Device::flex() {
             let mut numbers = vec![0.0; self.samples * self.each];
-            let samples = numbers.par_chunks_mut(self.each).enumerate();
-            let least = SHARE.div_ceil(self.each);
-            samples.with_min_len(least).for_each(|(sample, numbers)| {
-                kind.fill(key, first.wrapping_add(sample as u32), numbers);
+            self.for_samples(&mut numbers, &|sample, numbers| {
+                kind.fill(self.key, sample, numbers);
             });
             return Tensor::from_data(TensorData::new(numbers, shape), device);
         }
-        let words = threefry::tensors(key, (first, self.samples), self.each.div_ceil(2), device);
+        let rows = (self.first, self.samples);
+        let words = threefry::tensors(self.key, rows, self.each.div_ceil(2), device);
         let halves = kind.tensors(words).to_vec();
         Tensor::cat(halves, 1).narrow(1, 0, self.each)
+    }
+
+    /// Calls `fill` with each sample, and what belongs to it of values that all have as many of. Threads share samples.
+    pub(super) fn for_samples<T: Send>(
+        &self,
+        values: &mut [T],
+        fill: &(dyn Fn(u32, &mut [T]) + Sync),
+    ) {
+        let samples = values
+            .par_chunks_mut(values.len() / self.samples)
+            .enumerate();
+        let least = SHARE.div_ceil(self.each);
+        samples.with_min_len(least).for_each(|(sample, own)| {
+            fill(self.first.wrapping_add(sample as u32), own);
+        });
     }
 }
 

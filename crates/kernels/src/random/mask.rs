@@ -42,9 +42,8 @@ impl Mask {
         }
     }
 
-    /// Samples, and numbers of each.
-    pub(crate) fn dims(&self) -> [usize; 2] {
-        [self.draw.samples, self.draw.each]
+    pub(crate) fn samples(&self) -> usize {
+        self.draw.samples
     }
 
     /// How many numbers there are.

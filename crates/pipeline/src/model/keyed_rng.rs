@@ -147,11 +147,9 @@ impl KeyedRng {
         if !self.is_training() {
             return Tensor::ones(shape, device);
         }
-        let mask = self.mask((keep, 1.0), &shape);
-        mask.map_or_else(
-            || Tensor::zeros(shape, device),
-            |mask| mask.factors(device).reshape(shape),
-        )
+        self.draw(shape, device, |draw, device| {
+            Mask::new(draw, keep, 1.0).factors(device)
+        })
     }
 
     /// Which numbers of this shape dropout keeps, each with probability `keep` and then multiplied by `value`. `None`

@@ -54,7 +54,10 @@ impl<L: Layer> WeightAverage<L> {
     ///
     /// Those of [`Pipeline::change_stages`].
     pub fn update(&mut self, pipeline: &Pipeline<L>) -> Result<(), StepError> {
-        self.thaw(pipeline);
+        if !self.frozen.is_empty() {
+            let idle = idle(pipeline.layers());
+            Arc::make_mut(&mut self.frozen).retain(|id| idle.contains(id));
+        }
         let (decay, frozen) = (decay_of(self.decay, self.updates), self.frozen.clone());
         let current = pipeline.stage_layers().map(<[L]>::to_vec).collect();
         self.pipeline
@@ -66,33 +69,6 @@ impl<L: Layer> WeightAverage<L> {
             })?;
         self.updates += 1;
         Ok(())
-    }
-
-    /// Finds parameters that train from now on, in all places.
-    fn thaw(&mut self, pipeline: &Pipeline<L>) {
-        struct Still<'a> {
-            frozen: &'a HashSet<ParamId>,
-            found: HashSet<ParamId>,
-        }
-
-        impl ModuleVisitor for Still<'_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if self.frozen.contains(&param.id) && !trains(param) {
-                    self.found.insert(param.id);
-                }
-            }
-        }
-
-        let mut still = Still {
-            frozen: &self.frozen,
-            found: HashSet::new(),
-        };
-        if !self.frozen.is_empty() {
-            (pipeline.layers().iter()).for_each(|layer| layer.visit(&mut still));
-        }
-        if still.found.len() < self.frozen.len() {
-            self.frozen = Arc::new(still.found);
-        }
     }
 
     /// The model with averaged weights. It runs on the workers of the trained pipeline.
@@ -173,32 +149,37 @@ impl ModuleVisitor for Values {
     }
 }
 
-fn trains<const D: usize>(param: &Param<Tensor<D>>) -> bool {
-    // Without autodiff, a tensor does not know.
-    param.is_require_grad() || param.clone().valid().train().is_require_grad()
-}
-
 /// The parameters that training leaves as they are. Running statistics are none of them.
 pub(super) fn frozen<L: Layer>(layers: &[L]) -> HashSet<ParamId> {
-    /// Those that do not train.
+    // Statistics ignore this.
+    let all_train = layers.iter().cloned();
+    let all_train: Vec<L> = all_train
+        .map(|layer| layer.set_require_grad(true))
+        .collect();
+    let statistics = idle(&all_train);
+    let mut frozen = idle(layers);
+    frozen.retain(|id| !statistics.contains(id));
+    frozen
+}
+
+/// The parameters without a gradient, and running statistics.
+fn idle<L: Layer>(layers: &[L]) -> HashSet<ParamId> {
     #[derive(Default)]
     struct Find(HashSet<ParamId>);
 
     impl ModuleVisitor for Find {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // Without autodiff, a tensor does not know.
+            let trains =
+                || param.is_require_grad() || param.clone().valid().train().is_require_grad();
             // To ask one that has no value yet would draw one.
-            if param.is_initialized() && !trains(param) {
+            if param.is_initialized() && !trains() {
                 self.0.insert(param.id);
             }
         }
     }
 
-    let (mut frozen, mut statistics) = (Find::default(), Find::default());
-    for layer in layers {
-        layer.visit(&mut frozen);
-        // Statistics ignore this.
-        layer.clone().set_require_grad(true).visit(&mut statistics);
-    }
-    frozen.0.retain(|id| !statistics.0.contains(id)); // these are in both
-    frozen.0
+    let mut find = Find::default();
+    layers.iter().for_each(|layer| layer.visit(&mut find));
+    find.0
 }

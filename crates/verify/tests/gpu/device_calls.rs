@@ -16,7 +16,7 @@ use burn::{
     nn::{BatchNorm, Linear},
     tensor::Tensor,
 };
-use stovepipe_pipeline::{Context, Layer, LayerError, NamedDevice, Recompute};
+use stovepipe_pipeline::{KeyedRng, NamedDevice, Recompute, layer, nn::Dropout};
 use stovepipe_schedule::OneForwardOneBackward;
 use stovepipe_train::{TrainSettings, optimizer::StagedOptimizer};
 use tracing::{
@@ -157,39 +157,21 @@ impl log::Log for Counter {
 struct Noisy {
     linear: Linear,
     norm: BatchNorm,
+    dropout: Dropout,
     /// Whether a pass reads a number, which no layer should do.
     reads: bool,
 }
 
-impl Layer for Noisy {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(x: Tensor<2>) -> Tensor<2> {
-        x
-    }
-
-    fn leave(x: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(x)
-    }
-
-    fn forward(
-        &self,
-        x: Tensor<2>,
-        context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, LayerError> {
+#[layer]
+impl Noisy {
+    fn forward(&self, x: Tensor<2>, rng: &mut KeyedRng) -> Tensor<2> {
         if self.reads {
             let _ = x.clone().sum().into_scalar::<f32>();
         }
-        let [samples, width] = x.dims();
-        let x = self
-            .norm
-            .forward::<3>(self.linear.forward(x).unsqueeze_dim(2));
-        let x = x.reshape([samples, width]);
-        let kept = (context.rng()).keep(0.5, [samples, width], &x.device());
-        Ok(x * kept)
+        let shape = x.dims();
+        let x: Tensor<3> = self.linear.forward(x).unsqueeze_dim(2);
+        self.dropout
+            .forward(self.norm.forward(x).reshape(shape), rng)
     }
 }
 
@@ -221,6 +203,7 @@ fn calls(counter: &Counter, devices: &[NamedDevice; 2], reads: bool) -> [Counts;
     let layer = || Noisy {
         linear: linear(WIDTH, WIDTH),
         norm: norm(WIDTH),
+        dropout: Dropout::new(0.5),
         reads,
     };
     let layers = vec![layer(), layer(), layer()];
