@@ -138,6 +138,7 @@ impl Predictor {
             samples,
             layers: layers.collect(),
             input: self.profiles[0][0].input / SAMPLES[0] as u64 * samples as u64,
+            skips: vec![],
         })
     }
 

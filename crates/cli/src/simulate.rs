@@ -471,6 +471,7 @@ impl SimulateFlags {
                 samples: 1,
                 input: whole(input),
                 layers: layers.collect(),
+                skips: vec![],
             }],
             machine: &Machine::uniform(workers),
             devices: &(0..workers).collect::<Vec<_>>(),

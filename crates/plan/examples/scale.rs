@@ -106,6 +106,7 @@ fn chain(layers: Vec<LayerProfile>) -> Profile {
         samples: 1,
         input: 0,
         layers,
+        skips: vec![],
     }
 }
 

@@ -49,7 +49,7 @@ pub use result::{Partition, PartitionError, ReplicatedStage};
 ///
 /// let layer = |forward: f64, backward: f64| LayerProfile { forward, backward, ..LayerProfile::default() };
 /// let layers = vec![layer(1.0, 1.0), layer(0.5, 1.5), layer(1.0, 1.0)];
-/// let states = States::from_profile(&Profile { samples: 1, input: 4, layers })?;
+/// let states = States::from_profile(&Profile { samples: 1, input: 4, layers, skips: vec![] })?;
 /// let partition = partition(&states, &Machine::uniform(3))?;
 /// assert_eq!(partition.time, 2.0); // three workers for 6 s
 /// # Ok::<(), stovepipe_plan::PartitionError>(())

@@ -1,6 +1,9 @@
 //! The costs of each layer of a chain.
 
+use std::{iter, ops::Range};
+
 use serde::{Deserialize, Serialize};
+use stovepipe_schedule::count;
 use thiserror::Error;
 
 use crate::toml_text::{self, TomlError, TomlText};
@@ -30,9 +33,22 @@ use crate::toml_text::{self, TomlError, TomlText};
 ///     bookkeeping = 4096    # a copy of the layer, without its tensors; optional
 ///     context = 262144      # held between the halves of the backward pass; optional
 ///     workspace = 786432    # what a pass needs besides; optional
+///
+///     [[layer]]
+///     name = "scores"
+///     forward = 0.01
+///     backward = 0.02
+///     parameters = 0
+///     output = 320
+///
+///     [[skip]]              # a value that skips layers; optional
+///     from = 0              # the layer that sends it, from 0
+///     to = [1]              # the layers that take it
+///     bytes = 320
 ///     "#,
 /// )?;
 /// assert_eq!(profile.layers[0].weight, Some(0.03125));
+/// assert_eq!(profile.skips[0].to, [1]);
 /// assert_eq!(Profile::from_toml(&profile.to_toml())?, profile);
 /// # Ok::<(), stovepipe_plan::ProfileError>(())
 /// ```
@@ -46,6 +62,21 @@ pub struct Profile {
     /// The layers, in the order of the chain.
     #[serde(rename = "layer", default)]
     pub layers: Vec<LayerProfile>,
+    /// Values that layers send past others.
+    #[serde(rename = "skip", default, skip_serializing_if = "Vec::is_empty")]
+    pub skips: Vec<SkipProfile>,
+}
+
+/// A value that a layer sends past others, for the samples of its [`Profile`]. Layers count from 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SkipProfile {
+    /// The layer that sends it.
+    pub from: usize,
+    /// The layers that take it, in order.
+    pub to: Vec<usize>,
+    /// Its bytes.
+    pub bytes: u64,
 }
 
 /// The costs of a layer for the samples of its [`Profile`].
@@ -130,6 +161,17 @@ pub enum ProfileError {
         whole_key: &'static str,
         whole: f64,
     },
+    /// A skip does not go from a layer to later ones.
+    #[error(
+        "line {line}: a skip from layer {from} to {to:?}, but it goes to later layers of the {}, in order",
+        count(*layers, "layer")
+    )]
+    Skip {
+        line: usize,
+        from: usize,
+        to: Vec<usize>,
+        layers: usize,
+    },
     /// The layers up to this one have more seconds or bytes than a number can hold.
     #[error("line {line}: with layer {layer:?} the {what} of the layers are too many to add up")]
     TooLarge {
@@ -147,7 +189,8 @@ impl Profile {
     ///
     /// The line, if the text is not TOML, a key is missing, unknown or of the wrong kind, a number is
     /// negative, infinite or NaN, a part (`weight`, `forward-fixed`, `backward-fixed`) is more than its
-    /// whole, times or bytes are too large to be added up, or there are no layers or no samples.
+    /// whole, a skip does not go to later layers, times or bytes are too large to be added up, or there are no
+    /// layers or no samples.
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
         let text = TomlText(text);
         let profile: Self = text.parse()?;
@@ -159,8 +202,13 @@ impl Profile {
             let line = text.last_line();
             return Err(ProfileError::NoLayers { line });
         }
+        for (index, skip) in profile.skips.iter().enumerate() {
+            skip.check(profile.layers.len(), || text.line_in("skip", index, "to"))?;
+        }
         // If these do not overflow, neither do the sums of planners.
-        let (mut seconds, mut bytes) = (0.0, Some(profile.input));
+        let skips = profile.skips.iter().map(|skip| skip.bytes);
+        let skips = skips.fold(0, u64::saturating_add);
+        let (mut seconds, mut bytes) = (0.0, profile.input.checked_add(skips));
         for (index, layer) in profile.layers.iter().enumerate() {
             let line = |key: &str| text.line_in("layer", index, key);
             layer.check(line)?;
@@ -204,6 +252,7 @@ impl Profile {
     ///     samples,
     ///     input: 0,
     ///     layers: vec![LayerProfile { forward, ..LayerProfile::default() }],
+    ///     skips: vec![],
     /// };
     /// let both = profile(8, 5.0).with_fixed_parts(&profile(2, 2.0));
     /// assert_eq!(both.layers[0].forward_fixed, 1.0); // 1 + 0.5 a sample
@@ -233,7 +282,7 @@ impl Profile {
     ///
     /// let mut layer = LayerProfile { forward: 3.0, forward_fixed: 1.0, ..LayerProfile::default() };
     /// (layer.parameters, layer.output) = (40, 8);
-    /// let profile = Profile { samples: 2, input: 16, layers: vec![layer] };
+    /// let profile = Profile { samples: 2, input: 16, layers: vec![layer], skips: vec![] };
     /// assert_eq!((profile.times(), profile.sizes()), (vec![3.0], vec![168.0]));
     /// let larger = profile.for_samples(6);
     /// assert_eq!(larger.layers[0].forward, 7.0); // 1 + 3 × 2
@@ -258,11 +307,25 @@ impl Profile {
             }),
             ..layer.scaled(ratio)
         });
+        let skips = self.skips.iter().map(|skip| SkipProfile {
+            bytes: bytes(skip.bytes),
+            ..skip.clone()
+        });
         Self {
             samples,
             input: bytes(self.input),
             layers: layers.collect(),
+            skips: skips.collect(),
         }
+    }
+
+    /// Bytes of the skips that some layers send and others take, a skip that several of these take once.
+    pub(crate) fn skipping(&self, from: Range<usize>, to: Range<usize>) -> u64 {
+        let is_one = |skip: &&SkipProfile| {
+            from.contains(&skip.from) && skip.to.iter().any(|taker| to.contains(taker))
+        };
+        let bytes = self.skips.iter().filter(is_one).map(|skip| skip.bytes);
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Whether a layer can compute the gradients of its weights later, or that is unknown.
@@ -271,7 +334,7 @@ impl Profile {
     /// use stovepipe_plan::{LayerProfile, Profile};
     ///
     /// let layer = |weight| LayerProfile { weight, ..LayerProfile::default() };
-    /// let with = |weight| Profile { samples: 1, input: 0, layers: vec![layer(weight)] };
+    /// let with = |weight| Profile { samples: 1, input: 0, layers: vec![layer(weight)], skips: vec![] };
     /// assert!(with(None).has_halves() && with(Some(0.5)).has_halves());
     /// assert!(!with(Some(0.0)).has_halves());
     /// ```
@@ -294,6 +357,23 @@ impl Profile {
         let size =
             |layer: &LayerProfile| layer.kept_or_output() as f64 + 4.0 * layer.parameters as f64;
         self.layers.iter().map(size).collect()
+    }
+}
+
+impl SkipProfile {
+    fn check(&self, layers: usize, line: impl Fn() -> usize) -> Result<(), ProfileError> {
+        let places: Vec<_> = iter::once(&self.from).chain(&self.to).collect();
+        let is_in_order = places.is_sorted_by(|one, next| one < next);
+        let is_there = places.iter().all(|&&layer| layer < layers);
+        if is_in_order && is_there && !self.to.is_empty() {
+            return Ok(());
+        }
+        Err(ProfileError::Skip {
+            line: line(),
+            from: self.from,
+            to: self.to.clone(),
+            layers,
+        })
     }
 }
 

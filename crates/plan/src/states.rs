@@ -20,7 +20,7 @@ const MOST_STATES: usize = 10_000;
 /// use stovepipe_plan::{LayerGraph, LayerProfile, Profile, States};
 ///
 /// let layers = vec![LayerProfile { output: 8, ..LayerProfile::default() }; 3];
-/// let states = States::from_profile(&Profile { samples: 1, input: 4, layers })?;
+/// let states = States::from_profile(&Profile { samples: 1, input: 4, layers, skips: vec![] })?;
 /// assert_eq!(states.count(), 3);
 /// assert_eq!(states.layers(&(1..3)), [1, 2]);
 /// assert_eq!([states.output(0), states.output(2)], [8.0, 0.0]);

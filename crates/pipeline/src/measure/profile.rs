@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use burn::tensor::Device;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use stovepipe_plan::{LayerProfile, Profile};
+use stovepipe_plan::{LayerProfile, Profile, SkipProfile};
 
 use crate::{
     api::{
@@ -296,7 +296,8 @@ impl Profiler {
         let (flow, side) = entered.map_err(failed(layers, 0))?;
         let input = bytes(flow.clone()) as u64;
         let before = self.allocated.map(|allocated| allocated());
-        let mut profiles = self.measure_layers(layers, wiring, flow.clone(), (&side, samples))?;
+        let (mut profiles, skips) =
+            self.measure_layers(layers, wiring, flow.clone(), (&side, samples))?;
         // What stays are buffers of this thread's kernels, which each worker has.
         let buffers = before.zip(self.allocated.map(|allocated| allocated()));
         let buffers = buffers.map_or(0, |(before, after)| after.saturating_sub(before));
@@ -320,6 +321,7 @@ impl Profiler {
             samples,
             input,
             layers: profiles,
+            skips,
         })
     }
 
@@ -329,7 +331,7 @@ impl Profiler {
         wiring: &Arc<Wiring>,
         flow: L::Flow,
         (side, samples): (&L::Side, usize),
-    ) -> Result<Vec<LayerProfile>, ProfilerError> {
+    ) -> Result<(Vec<LayerProfile>, Vec<SkipProfile>), ProfilerError> {
         let (setting, mut profiles) = (self.setting(), Vec::with_capacity(layers.len()));
         let alone: Vec<_> = (0..layers.len()).map(|layer| layer..layer + 1).collect();
         let alone = StageSkips::of_stages(wiring, &alone);
@@ -379,7 +381,13 @@ impl Profiler {
             input.skips.extend(output.skips);
             self.report(profiles.len());
         }
-        Ok(profiles)
+        let skips = wiring.skips.iter().zip(0..);
+        let skips = skips.map(|(skip, number)| SkipProfile {
+            from: skip.sender,
+            to: skip.takers.clone(),
+            bytes: (input.skips.get(&number)).map_or(0, |value| bytes(value.clone()) as u64),
+        });
+        Ok((profiles, skips.collect()))
     }
 
     fn setting(&self) -> Setting {

@@ -81,7 +81,7 @@ impl Choices {
         }
         let mut found = known[layers.len() - 1].clone();
         self.known.insert((device, layers.end), known);
-        let input = model.input(layers.start);
+        let input = model.input(layers);
         found
             .iter_mut()
             .for_each(|choice| choice.costs.enter(input));
@@ -114,7 +114,8 @@ impl Choices {
             all.push(choice);
         }
         for after in first + 1..=end {
-            let (run, output) = (model.run(device, first..after), model.output(after - 1));
+            let run = model.run(device, first..after);
+            let output = model.passed(first..after, after..end);
             for choice in from(after) {
                 let mut costs = choice.costs;
                 costs.recompute(run, output);

@@ -1,8 +1,10 @@
 //! A chain with fewer layers, for comparing shapes fast.
 
+use std::iter;
+
 use stovepipe_schedule::{Recompute, Segments};
 
-use crate::{LayerProfile, Profile};
+use crate::{LayerProfile, Profile, SkipProfile};
 
 /// Chains with more layers are shortened.
 const MOST_LAYERS: usize = 512;
@@ -44,9 +46,21 @@ impl Coarse {
                 }
             }
         }
+        let places = counts.iter().enumerate();
+        let places = places.flat_map(|(place, &count)| iter::repeat_n(place, count));
+        let places: Vec<usize> = places.collect();
+        let skips = profile.skips.iter().filter_map(|skip| {
+            let from = places[skip.from];
+            let mut to: Vec<_> = skip.to.iter().map(|&taker| places[taker]).collect();
+            to.dedup();
+            to.retain(|&taker| taker > from);
+            let bytes = skip.bytes;
+            (!to.is_empty()).then_some(SkipProfile { from, to, bytes })
+        });
         Self {
             profile: Profile {
                 layers: joined,
+                skips: skips.collect(),
                 ..*profile
             },
             counts,

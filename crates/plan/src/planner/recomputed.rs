@@ -55,7 +55,7 @@ impl Recomputed {
         self.begin = Begin::Kept;
     }
 
-    /// Adds a segment before these layers; `output` are the bytes that it returns.
+    /// Adds a segment before these layers; `output` are the bytes that it passes to them.
     pub fn recompute(&mut self, run: Run, output: f64) {
         self.quiet += run.quiet;
         self.enter(output);

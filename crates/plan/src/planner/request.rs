@@ -54,7 +54,7 @@ impl<'a> PlanRequest<'a> {
     /// use stovepipe_plan::{LayerProfile, Machine, PlanRequest, Profile};
     ///
     /// let layer = LayerProfile { forward: 1.0, backward: 2.0, ..LayerProfile::default() };
-    /// let profile = Profile { samples: 1, input: 0, layers: vec![layer; 8] };
+    /// let profile = Profile { samples: 1, input: 0, layers: vec![layer; 8], skips: vec![] };
     /// let machine = Machine::uniform(2);
     /// let plan = PlanRequest::new(&profile, &machine, 16).plan()?;
     /// assert_eq!(plan.best.workers(), 2);

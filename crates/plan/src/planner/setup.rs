@@ -19,7 +19,7 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 /// let layer = |forward, backward| LayerProfile { forward, backward, ..LayerProfile::default() };
 /// let layers = vec![layer(1.0, 2.0), layer(1.0, 2.0), layer(2.0, 4.0)];
 /// let setup = Setup {
-///     profiles: &[Profile { samples: 4, input: 0, layers }],
+///     profiles: &[Profile { samples: 4, input: 0, layers, skips: vec![] }],
 ///     machine: &Machine::uniform(2),
 ///     devices: &[0, 1],
 ///     schedule: &GPipe.schedule(2, 3)?,

@@ -180,24 +180,30 @@ impl<'a> ProfiledModel<'a> {
         (way, way + total(&sums.weight))
     }
 
-    /// Bytes that the input of a stage that begins with a layer adds. The first one's is a part of the mini-batch, which
-    /// is there anyway.
-    pub fn input(&self, first: usize) -> f64 {
-        match first {
+    /// Bytes that the input of a stage of these layers adds, with what they take from layers of other stages. The first
+    /// one's is a part of the mini-batch, which is there anyway.
+    pub fn input(&self, layers: &Range<usize>) -> f64 {
+        match layers.start {
             0 => 0.0,
-            _ => self.output(first - 1),
+            first => self.passed(0..first, layers.clone()),
         }
+    }
+
+    /// Bytes that some layers pass to those that follow: the last one's output, and what others of these take.
+    pub fn passed(&self, from: Range<usize>, to: Range<usize>) -> f64 {
+        let output = self.output(from.end - 1);
+        output + self.on(0).profile.skipping(from, to) as f64
     }
 
     /// Bytes of all activations of a stage.
     pub fn activations(&self, layers: &Range<usize>) -> f64 {
-        self.input(layers.start) + bytes(&self.on(0).kept, layers) as f64
+        self.input(layers) + bytes(&self.on(0).kept, layers) as f64
     }
 
     /// Bytes that a stage holds between the halves of a backward pass.
     pub fn context(&self, layers: &Range<usize>) -> f64 {
         let known = self.on(0).profile.layers[layers.start].context;
-        let input = known.map_or(self.input(layers.start), |_| 0.0);
+        let input = known.map_or(self.input(layers), |_| 0.0);
         input + bytes(&self.on(0).context, layers) as f64
     }
 
@@ -240,13 +246,14 @@ impl<'a> ProfiledModel<'a> {
                 all.keep(self.run(device, segment.end..begin));
             }
             let run = self.run(device, segment.clone());
-            all.recompute(run, self.output(segment.end - 1));
+            let later = segment.end..layers.end;
+            all.recompute(run, self.passed(segment.clone(), later));
             begin = segment.start;
         }
         if layers.start < begin {
             all.keep(self.run(device, layers.start..begin));
         }
-        all.enter(self.input(layers.start));
+        all.enter(self.input(layers));
         all
     }
 
@@ -683,10 +690,14 @@ impl<'a> Shape<'a> {
             let (worker, mut costs) = slowest.unwrap_or_default();
             costs.memory.gradients = self.gradients(stage, layers) as f64;
             costs.buckets = self.buckets(replicas, worker, layers.clone());
-            if replicas.len() == 1 {
-                costs.weight += self.waits(worker, layers, &costs);
-            }
             stages.push(costs);
+        }
+        let speeds = self.speeds(&stages, &ranges, recompute);
+        // A worker that waits is no slower than its costs.
+        for (stage, (layers, costs)) in ranges.iter().zip(&mut stages).enumerate() {
+            if let [worker] = *self.schedule.replicas(stage) {
+                costs.weight += self.waits(worker, layers, costs);
+            }
         }
         let links = (1..ranges.len()).map(|stage| self.link(stage - 1));
         let mut links: Vec<_> = links.collect();
@@ -694,7 +705,7 @@ impl<'a> Shape<'a> {
             links.push(Link::default());
         }
         Costs {
-            speeds: self.speeds(&stages, &ranges, recompute),
+            speeds,
             stages,
             links,
             recompute: recompute.clone(),

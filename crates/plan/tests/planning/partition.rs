@@ -353,6 +353,7 @@ pub fn states(layers: Vec<LayerProfile>) -> Result<States, PartitionError> {
         samples: 1,
         input: 0,
         layers,
+        skips: vec![],
     })
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 use stovepipe_plan::{
     BUCKET, DeviceSpec, LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, PlanRequest,
-    Profile, Setup, Verdict,
+    Profile, Setup, SkipProfile, Verdict,
 };
 use stovepipe_schedule::{
     Action, Bucket, Costs, DataParallel, GPipe, Link, Pass, PipeDream, Recompute, RoundRobin, Rule,
@@ -88,6 +88,8 @@ fn costs(
     let fed = schedule.replicas(0).iter().map(fed).fold(0.0, f64::max);
     for (stage, &count) in cut.iter().enumerate() {
         let layers = &profile.layers[first..first + count];
+        let taken = taken_elsewhere(&profile, 0..first, first..first + count);
+        input += taken as f64;
         first += count;
         let workers = schedule.replicas(stage);
         let speeds = workers.iter().map(|&w| device(w).speed);
@@ -261,6 +263,18 @@ fn workspace(layers: &[LayerProfile]) -> f64 {
     (0..layers.len()).map(beyond).fold(0.0, f64::max)
 }
 
+/// Bytes of skips from some layers to others.
+fn taken_elsewhere(profile: &Profile, from: Range<usize>, to: Range<usize>) -> u64 {
+    let takers = |skip: &SkipProfile| skip.to.iter().filter(|taker| to.contains(taker)).count();
+    let skips = profile
+        .skips
+        .iter()
+        .filter(|skip| from.contains(&skip.from));
+    skips
+        .map(|skip| skip.bytes * takers(skip).min(1) as u64)
+        .sum()
+}
+
 /// What a stage of some layers repeats and keeps of a micro-batch that recomputes segments of them.
 #[derive(Default)]
 struct Rerun {
@@ -282,10 +296,18 @@ impl Rerun {
         let mut all = Self::default();
         let mut values: Vec<(usize, f64)> = Vec::new();
         for layer in own.clone() {
-            let input = match layer {
+            let mut input = match layer {
                 0 => 0,
                 _ => layers[layer - 1].output,
             } as f64;
+            // What a segment sends, of which nothing is kept, or other stages. Its gradient is as large.
+            let ended = segments.iter().find(|run| run.end == layer);
+            let senders = match layer == own.start {
+                true => Some(0..layer),
+                false => ended.cloned(),
+            };
+            let taken = senders.map(|from| taken_elsewhere(profile, from, layer..own.end));
+            input += taken.unwrap_or(0) as f64;
             // A layer that keeps its activations has its output among them; within a segment nothing is kept.
             let is_needed = begins(layer) || !is_again(layer);
             if layer == own.start || (is_needed && is_again(layer - 1)) {
@@ -518,6 +540,7 @@ fn a_plan_has_shares() {
         samples: 1,
         input: 0,
         layers: vec![layer],
+        skips: vec![],
     };
     let mut machine = Machine::uniform(2);
     machine.devices[1].speed = 3.0;
@@ -557,6 +580,7 @@ fn gradients_are_added_up_in_buckets() {
         samples: 1,
         input: 0,
         layers: [3.0, 10.0, 20.0, 0.75, 0.5].map(layer).to_vec(),
+        skips: vec![],
     };
     let schedule = DataParallel::equal(GPipe, 2).schedule(1, 2).unwrap();
     for (mib_a_second, bucket, expected) in [
@@ -603,6 +627,7 @@ fn states_elsewhere_visit_a_device() {
         samples: 1,
         input: 1,
         layers: [10, 20, 0, 30, 40, 15].map(layer).to_vec(),
+        skips: vec![],
     };
     let forecast = |cut: &[usize], state| {
         let schedule = GPipe.schedule(cut.len(), 1).unwrap();
@@ -686,6 +711,7 @@ fn what_is_offloaded_takes_time() {
         samples: 1,
         input: 0,
         layers: vec![layer(4.0, 10), layer(1.0, 20), layer(2.0, 30)],
+        skips: vec![],
     };
     let step_time = |store, rule: Rule, cut: &[usize]| {
         let mut machine = Machine::uniform(cut.len());
@@ -766,12 +792,27 @@ prop_compose! {
     }
 }
 
-fn profile(layers: std::ops::Range<usize>) -> impl Strategy<Value = Profile> {
-    proptest::collection::vec(layer(), layers).prop_map(|layers| Profile {
-        samples: 2,
-        input: 100,
-        layers,
-    })
+prop_compose! {
+    /// From a layer to one or two later ones.
+    fn skip(layers: usize)(
+        from in 0..layers.saturating_sub(1).max(1), ways in proptest::collection::btree_set(1..8_usize, 1..3),
+        bytes in 1..1500_u64,
+    ) -> SkipProfile {
+        let to = ways.into_iter().map(|way| from + way);
+        SkipProfile { from, to: to.filter(|&to| to < layers).collect(), bytes }
+    }
+}
+
+prop_compose! {
+    fn profile(layers: Range<usize>)(
+        layers in proptest::collection::vec(layer(), layers),
+    )(
+        skips in proptest::collection::vec(skip(layers.len()), 0..3), layers in Just(layers),
+    ) -> Profile {
+        let mut profile = Profile { samples: 2, input: 100, layers, skips };
+        profile.skips.retain(|skip| !skip.to.is_empty());
+        profile
+    }
 }
 
 fn machine(devices: usize, unequal: bool, memory: Option<u64>) -> Machine {
@@ -1046,6 +1087,7 @@ fn halves_that_gain_nothing_are_not_tried() {
             samples: 1,
             input: 1,
             layers,
+            skips: vec![],
         };
         let request = PlanRequest {
             rules: rules.to_vec(),

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use crate::common::{any_change, check_faults, name};
 use proptest::prelude::*;
-use stovepipe_plan::{LayerProfile, Profile, ProfileError};
+use stovepipe_plan::{LayerProfile, Profile, ProfileError, SkipProfile};
 
 const GOOD: &str = r#"samples = 4
 input = 64
@@ -29,6 +29,18 @@ output = 16
 kept = 48
 context = 30
 workspace = 25
+
+[[layer]]
+name = "third"
+forward = 1
+backward = 2
+parameters = 0
+output = 4
+
+[[skip]]
+from = 0
+to = [1, 2]
+bytes = 12
 "#;
 
 #[test]
@@ -60,7 +72,13 @@ fn a_profile_is_read() {
         context: Some(30),
         workspace: Some(25),
     };
-    assert_eq!(profile.layers, [first, second]);
+    assert_eq!(profile.layers[..2], [first, second]);
+    let skip = SkipProfile {
+        from: 0,
+        to: vec![1, 2],
+        bytes: 12,
+    };
+    assert_eq!(profile.skips, [skip]);
 }
 
 #[test]
@@ -88,11 +106,19 @@ fn a_fault_is_named_with_its_line() {
         kept = 48             | kept = 99999999999999999999   | 21 |
         kept = 48             | kept =                        | 21 |
         [[layer]]             | [[layers]]                    | 4  | layers
+        to = [1, 2]           | to = []                       | 34 | later layers of the 3 layers
+        to = [1, 2]           | to = [2, 1]                   | 34 | in order
+        to = [1, 2]           | to = [0, 1]                   | 34 | from layer 0
+        to = [1, 2]           | to = [1, 3]                   | 34 | 3 layers
+        from = 0              | from = 1                      | 34 | from layer 1
+        to = [1, 2]↵          |                               | 32 | to
         "#,
     );
     let many = "9223372036854775800";
     let much_kept = GOOD.replacen("48", many, 1);
     let table = format!("parameters = 20 | parameters = {many} | 11 | bytes");
+    check_faults(&much_kept, Profile::from_toml, &table);
+    let table = format!("bytes = 12 | bytes = {many} | 11 | bytes");
     check_faults(&much_kept, Profile::from_toml, &table);
     let none = Profile::from_toml("samples = 1\ninput = 0\n").unwrap_err();
     assert_eq!(none, ProfileError::NoLayers { line: 2 });
@@ -107,6 +133,7 @@ fn other_numbers_of_samples_scale_what_grows() {
     assert_eq!(profile.for_samples(4), profile);
     let twice = profile.for_samples(8);
     assert_eq!((twice.samples, twice.input), (8, 128));
+    assert_eq!(twice.skips[0].bytes, 24);
     let layer = &twice.layers[1];
     assert!((layer.forward - 0.45).abs() < 1e-12);
     assert!((layer.backward - 1.35).abs() < 1e-12);
@@ -166,14 +193,21 @@ fn layers() -> impl Strategy<Value = Vec<LayerProfile>> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_again(samples in 1usize..1 << 40, input in 0..1_u64 << 60, layers in layers()) {
-        let profile = Profile { samples, input, layers };
+    fn what_is_written_is_read_again(
+        samples in 1usize..1 << 40, input in 0..1_u64 << 60, layers in layers(), bytes in 0..1_u64 << 60,
+    ) {
+        let to: Vec<_> = (1..layers.len()).collect();
+        let skips = match to.is_empty() {
+            true => vec![],
+            false => vec![SkipProfile { from: 0, to, bytes }; 2],
+        };
+        let profile = Profile { samples, input, layers, skips };
         prop_assert_eq!(Profile::from_toml(&profile.to_toml()).unwrap(), profile);
     }
 
     #[test]
     fn scaling_there_keeps_parts_within_the_whole(samples in 1usize..100, layers in layers()) {
-        let profile = Profile { samples: 7, input: 1, layers };
+        let profile = Profile { samples: 7, input: 1, layers, skips: vec![] };
         let scaled = profile.for_samples(samples);
         for layer in &scaled.layers {
             prop_assert!(layer.weight.is_none_or(|weight| weight <= layer.backward));

@@ -25,6 +25,7 @@ fn profile(times: &Times) -> Profile {
         samples: 1,
         input: OUTPUT,
         layers: times.iter().map(layer).collect(),
+        skips: vec![],
     }
 }
 

@@ -236,6 +236,7 @@ fn profile_of(layers: Vec<LayerProfile>) -> Profile {
         samples,
         input,
         layers,
+        skips: vec![],
     }
 }
 
