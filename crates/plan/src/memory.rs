@@ -62,7 +62,8 @@ pub struct MemoryUse {
     /// The mini-batch's input, on workers with the first stage; on a GPU, that of micro-batches in flight.
     #[serde(default)]
     pub batch: u64,
-    /// What enters layers that will be recomputed, of each micro-batch that waits.
+    /// What enters layers that will be recomputed, of each micro-batch that waits. Skips on their way between stages:
+    /// as many as if all passes took equally long.
     pub inputs: u64,
     /// Activations of micro-batches between forward and backward; of one that is recomputed, with its workspace.
     pub activations: u64,

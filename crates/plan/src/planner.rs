@@ -17,6 +17,7 @@ mod setup;
 mod shape;
 mod shapes;
 mod verdict;
+mod waiting;
 
 use std::collections::BTreeMap;
 

@@ -13,19 +13,18 @@ mod collective_conformance;
 #[path = "../../../comm/tests/conformance/mod.rs"]
 mod conformance;
 #[cfg(feature = "mpi")]
-mod faults;
-#[cfg(feature = "mpi")]
-mod job;
-#[cfg(feature = "mpi")]
-mod ranks;
-#[cfg(feature = "mpi")]
-mod sums;
+mod processes {
+    mod faults;
+    pub mod job;
+    mod ranks;
+    mod sums;
+}
 
 #[test]
 fn mpi_is_tested_where_it_is_required() {
     let is_required = env::var("STOVEPIPE_REQUIRE_MPI").is_ok_and(|value| value == "1");
     #[cfg(feature = "mpi")]
-    let is_tested = job::has_mpirun();
+    let is_tested = processes::job::has_mpirun();
     #[cfg(not(feature = "mpi"))]
     let is_tested = false;
     let message = "tests under mpirun are left out: they need --features mpi and Open MPI";

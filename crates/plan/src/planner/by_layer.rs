@@ -140,8 +140,8 @@ pub(super) struct ByLayer<'a, 'b> {
     shape: &'a Shape<'b>,
     /// Of each worker.
     moments: Vec<Vec<Moment>>,
-    /// By worker and the layers of its stages.
-    known: HashMap<(usize, Vec<Range<usize>>), Rc<Fitting>>,
+    /// By worker, the bits of the bytes it has for passes, and the layers of its stages.
+    known: HashMap<(usize, u64, Vec<Range<usize>>), Rc<Fitting>>,
     /// The combinations that were looked at, and those that they were compared with.
     pub looked_at: usize,
 }
@@ -192,11 +192,13 @@ impl<'a, 'b> ByLayer<'a, 'b> {
         };
         for worker in 0..self.shape.loads.len() {
             let own = self.shape.loads[worker].iter();
-            let key = (worker, own.map(|load| ranges[load.stage].clone()).collect());
+            let own = own.map(|load| ranges[load.stage].clone()).collect();
+            let limit = self.shape.free_for_passes(worker, cut);
+            let key = (worker, limit.to_bits(), own);
             let found = match self.known.get(&key) {
                 Some(known) => known.clone(),
                 None => {
-                    let found = Rc::new(self.combinations(worker, cut, &ranges, choices));
+                    let found = Rc::new(self.combinations(worker, limit, &ranges, choices));
                     self.known.insert(key, found.clone());
                     found
                 }
@@ -224,14 +226,13 @@ impl<'a, 'b> ByLayer<'a, 'b> {
     fn combinations(
         &mut self,
         worker: usize,
-        cut: &[usize],
+        limit: f64,
         ranges: &[Range<usize>],
         choices: &mut Choices,
     ) -> Fitting {
         let shape = self.shape;
         let loads = &shape.loads[worker];
         let device = shape.devices[worker];
-        let limit = shape.free_for_passes(worker, cut);
         let of_stages =
             (loads.iter()).map(|load| choices.of(shape.model, device, &ranges[load.stage]));
         let of_stages: Vec<_> = of_stages.collect();

@@ -14,6 +14,7 @@ use stovepipe_schedule::{
 use super::{
     Forecast, PlanError,
     recomputed::{Recomputed, Run},
+    waiting::Waiting,
 };
 use crate::{
     CutError, DeviceSpec, LayerProfile, Machine, MemoryUse, OptimizerState, Profile, cut_chain_by,
@@ -379,6 +380,8 @@ pub(super) struct Shape<'a> {
     pub loads: Vec<Vec<Load>>,
     /// Whether previous stages wait for a worker's last pass of every micro-batch.
     pub ends_with_gradient: bool,
+    /// If there are skips.
+    waiting: Option<Waiting>,
 }
 
 /// How it is decided what a shape recomputes.
@@ -434,6 +437,10 @@ impl<'a> Shape<'a> {
         let ends_with_gradient =
             passes.all(|pass| matches!(pass, Pass::Forward | Pass::Backward | Pass::Update));
         let fed = fed(model, devices, schedule, &loads);
+        let has_skips = !model.on(0).profile.skips.is_empty();
+        let waiting = has_skips
+            .then(|| Waiting::new(schedule, &whole))
+            .transpose()?;
         Ok(Self {
             model,
             devices,
@@ -446,6 +453,7 @@ impl<'a> Shape<'a> {
             loads,
             whole,
             ends_with_gradient,
+            waiting,
             schedule,
         })
     }
@@ -584,7 +592,7 @@ impl<'a> Shape<'a> {
         let rest = self.besides_held(worker, &ranges);
         let mut memory = MemoryUse {
             gradients: held.gradients as u64,
-            inputs: held.inputs as u64,
+            inputs: rest.inputs.saturating_add(held.inputs as u64),
             activations: (held.activations + held.contexts) as u64,
             workspace: held.workspace as u64,
             ..rest
@@ -594,7 +602,7 @@ impl<'a> Shape<'a> {
         let gradients = gradients.map(|load| self.gradients(load.stage, &ranges[load.stage]));
         let visiting = self.visiting_states(worker, &ranges);
         let of_update = gradients.fold(visiting, u64::saturating_add);
-        let of_passes = [memory.inputs, memory.activations, memory.workspace];
+        let of_passes = [held.inputs as u64, memory.activations, memory.workspace];
         let of_passes = (of_passes.into_iter()).fold(memory.gradients, u64::saturating_add);
         memory.optimizer = (memory.optimizer).saturating_add(of_update.saturating_sub(of_passes));
         memory
@@ -628,12 +636,26 @@ impl<'a> Shape<'a> {
         let copies = self.loads[worker]
             .iter()
             .map(|load| self.copies(&ranges[load.stage]));
+        let waiting = self.loads[worker].iter();
+        let waiting = waiting.map(|load| self.waiting(load.stage, ranges));
         MemoryUse {
             parameters: copies.fold(rest.parameters, u64::saturating_add),
             gradients: 0,
+            inputs: waiting.fold(0, u64::saturating_add),
             batch: self.batch * u64::from(self.has_first(worker)),
             ..rest
         }
+    }
+
+    /// Bytes of skips that wait on a worker with a stage, besides those of micro-batches in flight there.
+    fn waiting(&self, stage: usize, ranges: &[Range<usize>]) -> u64 {
+        let Some(waiting) = &self.waiting else {
+            return 0;
+        };
+        let profile = &self.model.on(0).profile;
+        let replicas = self.schedule.replicas(stage).iter();
+        let bytes = replicas.map(|&worker| waiting.bytes(profile, ranges, (worker, stage)));
+        bytes.max().unwrap_or(0)
     }
 
     fn has_first(&self, worker: usize) -> bool {
@@ -689,6 +711,7 @@ impl<'a> Shape<'a> {
                 (replicas.iter().map(own)).max_by(|a, b| seconds(&a.1).total_cmp(&seconds(&b.1)));
             let (worker, mut costs) = slowest.unwrap_or_default();
             costs.memory.gradients = self.gradients(stage, layers) as f64;
+            costs.memory.fixed += self.waiting(stage, &ranges) as f64;
             costs.buckets = self.buckets(replicas, worker, layers.clone());
             stages.push(costs);
         }

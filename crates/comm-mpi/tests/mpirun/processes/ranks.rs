@@ -10,7 +10,8 @@ use std::{
 use stovepipe_collective::{AllReduce, CollectiveError, Group, Reduction};
 use stovepipe_comm::{CommError, Communicator};
 
-use crate::{collective_conformance, conformance, job::PROGRAM, sums};
+use super::{job::PROGRAM, sums};
+use crate::{collective_conformance, conformance};
 
 /// How long a rank may keep others waiting, in the tests of faults.
 const LIMIT: Duration = Duration::from_secs(3);

@@ -48,7 +48,7 @@ impl Job {
         let output = tempfile::NamedTempFile::new().unwrap();
         // One place to write at, another to read from.
         let writer = output.reopen().unwrap();
-        command.args(["--exact", "ranks::rank", "--nocapture"]);
+        command.args(["--exact", "processes::ranks::rank", "--nocapture"]);
         command.env(PROGRAM, program).stdin(Stdio::null());
         let child = command.stdout(writer.try_clone().unwrap()).stderr(writer);
         let child = child.spawn().unwrap();

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use crate::job::{Job, lives, signal};
+use super::job::{Job, lives, signal};
 
 const SIZES: [usize; 2] = [2, 4];
 /// How many ranks are killed for each size of job; more for a longer test.
