@@ -135,13 +135,15 @@ fn is_as_fast(own: &[impl Borrow<Choice>], others: &[impl Borrow<Choice>]) -> bo
     })
 }
 
+/// A worker, the bits of the bytes that it has for passes, and the layers of its stages.
+type Own = (usize, u64, Vec<Range<usize>>);
+
 /// What to recompute for the cuts of a shape.
 pub(super) struct ByLayer<'a, 'b> {
     shape: &'a Shape<'b>,
     /// Of each worker.
     moments: Vec<Vec<Moment>>,
-    /// By worker, the bits of the bytes it has for passes, and the layers of its stages.
-    known: HashMap<(usize, u64, Vec<Range<usize>>), Rc<Fitting>>,
+    known: HashMap<Own, Rc<Fitting>>,
     /// The combinations that were looked at, and those that they were compared with.
     pub looked_at: usize,
 }
