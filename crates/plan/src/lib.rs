@@ -32,6 +32,6 @@ pub use placement::{Placement, place_chain};
 pub use planner::{
     BUCKET, Candidate, Forecast, Plan, PlanError, PlanRequest, RunnerUp, Setup, Verdict,
 };
-pub use profile::{LayerProfile, Profile, ProfileError, SkipProfile};
+pub use profile::{LayerProfile, Profile, ProfileError, SkipError, SkipProfile};
 pub use states::States;
 pub use toml_text::TomlError;

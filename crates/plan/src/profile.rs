@@ -129,6 +129,19 @@ pub struct LayerProfile {
     pub workspace: Option<u64>,
 }
 
+/// A skip does not go from a layer to later ones.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "a skip goes from a layer to later ones, in order: not from {from} to {to:?} in a model of {}",
+    count(*layers, "layer")
+)]
+#[expect(missing_docs, reason = "the message says what the fields are")]
+pub struct SkipError {
+    pub from: usize,
+    pub to: Vec<usize>,
+    pub layers: usize,
+}
+
 /// Why a text is not a profile. Lines are counted from 1.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
@@ -162,16 +175,8 @@ pub enum ProfileError {
         whole: f64,
     },
     /// A skip does not go from a layer to later ones.
-    #[error(
-        "line {line}: a skip from layer {from} to {to:?}, but it goes to later layers of the {}, in order",
-        count(*layers, "layer")
-    )]
-    Skip {
-        line: usize,
-        from: usize,
-        to: Vec<usize>,
-        layers: usize,
-    },
+    #[error("line {line}: {source}")]
+    Skip { line: usize, source: SkipError },
     /// The layers up to this one have more seconds or bytes than a number can hold.
     #[error("line {line}: with layer {layer:?} the {what} of the layers are too many to add up")]
     TooLarge {
@@ -203,7 +208,11 @@ impl Profile {
             return Err(ProfileError::NoLayers { line });
         }
         for (index, skip) in profile.skips.iter().enumerate() {
-            skip.check(profile.layers.len(), || text.line_in("skip", index, "to"))?;
+            let line = |source| ProfileError::Skip {
+                line: text.line_in("skip", index, "to"),
+                source,
+            };
+            skip.check(profile.layers.len()).map_err(line)?;
         }
         // If these do not overflow, neither do the sums of planners.
         let skips = profile.skips.iter().map(|skip| skip.bytes);
@@ -361,15 +370,16 @@ impl Profile {
 }
 
 impl SkipProfile {
-    fn check(&self, layers: usize, line: impl Fn() -> usize) -> Result<(), ProfileError> {
-        let places: Vec<_> = iter::once(&self.from).chain(&self.to).collect();
+    /// Checks that it goes to later layers, of so many.
+    pub(crate) fn check(&self, layers: usize) -> Result<(), SkipError> {
+        let places: Vec<_> = iter::once(self.from)
+            .chain(self.to.iter().copied())
+            .collect();
         let is_in_order = places.is_sorted_by(|one, next| one < next);
-        let is_there = places.iter().all(|&&layer| layer < layers);
-        if is_in_order && is_there && !self.to.is_empty() {
+        if is_in_order && places.len() > 1 && places.iter().all(|&layer| layer < layers) {
             return Ok(());
         }
-        Err(ProfileError::Skip {
-            line: line(),
+        Err(SkipError {
             from: self.from,
             to: self.to.clone(),
             layers,

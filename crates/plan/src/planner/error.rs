@@ -3,7 +3,7 @@
 use stovepipe_schedule::{CostError, ScheduleError, SegmentsError, count, format_bytes};
 use thiserror::Error;
 
-use crate::CutError;
+use crate::{CutError, SkipError};
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -68,6 +68,9 @@ pub enum PlanError {
     /// The model does not have the layers that are to be recomputed.
     #[error(transparent)]
     Segments(#[from] SegmentsError),
+    /// The profile has a skip that does not go to later layers.
+    #[error(transparent)]
+    Skip(#[from] SkipError),
     /// A cost is out of range.
     #[error(transparent)]
     Cost(#[from] CostError),

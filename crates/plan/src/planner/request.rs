@@ -137,6 +137,9 @@ impl<'a> PlanRequest<'a> {
                 segments.check(layers)?;
             }
         }
+        for skip in &self.profile.skips {
+            skip.check(layers)?;
+        }
         let mini_batch = self.mini_batch;
         match (self.micro_batches.iter()).find(|&&m| m == 0 || m > mini_batch) {
             Some(&micro_batches) => Err(PlanError::MicroBatches {

@@ -182,6 +182,8 @@ impl Setup<'_> {
         let layers = first.layers.len();
         let is_equal = |other: &Profile| other.layers.len() == layers;
         if (profiles == 1 || profiles == devices) && self.profiles.iter().all(is_equal) {
+            let mut skips = self.profiles.iter().flat_map(|profile| &profile.skips);
+            skips.try_for_each(|skip| skip.check(layers))?;
             return Ok(layers);
         }
         Err(PlanError::Profiles { profiles, devices })

@@ -106,11 +106,11 @@ fn a_fault_is_named_with_its_line() {
         kept = 48             | kept = 99999999999999999999   | 21 |
         kept = 48             | kept =                        | 21 |
         [[layer]]             | [[layers]]                    | 4  | layers
-        to = [1, 2]           | to = []                       | 34 | later layers of the 3 layers
+        to = [1, 2]           | to = []                       | 34 | to later ones
         to = [1, 2]           | to = [2, 1]                   | 34 | in order
-        to = [1, 2]           | to = [0, 1]                   | 34 | from layer 0
-        to = [1, 2]           | to = [1, 3]                   | 34 | 3 layers
-        from = 0              | from = 1                      | 34 | from layer 1
+        to = [1, 2]           | to = [0, 1]                   | 34 | not from 0
+        to = [1, 2]           | to = [1, 3]                   | 34 | a model of 3 layers
+        from = 0              | from = 1                      | 34 | not from 1
         to = [1, 2]↵          |                               | 32 | to
         "#,
     );

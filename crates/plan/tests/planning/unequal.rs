@@ -4,7 +4,8 @@
 
 use proptest::prelude::*;
 use stovepipe_plan::{
-    BUCKET, LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, Profile, Setup,
+    BUCKET, LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, PlanRequest, Profile,
+    Setup, SkipProfile,
 };
 use stovepipe_schedule::{GPipe, Recompute, Schedule, Scheduler, WeightPolicy};
 
@@ -133,5 +134,25 @@ fn profiles_that_do_not_fit_are_errors() {
         let error = setup.best_cut().unwrap_err();
         let fits = matches!(error, PlanError::Nothing(_) | PlanError::Profiles { .. });
         assert!(fits, "{error}");
+    }
+}
+
+#[test]
+fn skips_that_lead_nowhere_are_errors() {
+    let machine = Machine::uniform(2);
+    let schedule = GPipe.schedule(2, 2).unwrap();
+    for (from, to) in [(0, vec![3]), (3, vec![4]), (1, vec![1]), (0, vec![])] {
+        let skips = vec![SkipProfile { from, to, bytes: 1 }];
+        let profile = Profile {
+            skips,
+            ..profile(&vec![(1.0, 1.0); 3])
+        };
+        let planned = PlanRequest::new(&profile, &machine, 4).plan();
+        let profiles = [profile];
+        let cut = setup(&profiles, &machine, &schedule).best_cut();
+        for error in [planned.unwrap_err(), cut.unwrap_err()] {
+            assert!(matches!(error, PlanError::Skip(_)), "{error}");
+            assert!(error.to_string().contains("a model of 3 layers"), "{error}");
+        }
     }
 }

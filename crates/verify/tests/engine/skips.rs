@@ -1,5 +1,7 @@
 //! Skips: values that pass over layers and stages.
 
+use stovepipe_plan::{Profile, SkipProfile};
+
 use crate::{models::*, ranks::assert_no_cut_shows};
 
 /// A linear layer that adds what it takes and sends what it makes.
@@ -87,6 +89,20 @@ fn gradients_through_skips_are_those_of_the_model_in_one_piece() {
         let expected = plain_gradients(pipeline.layers(), input, 4, |_| KeyedRng::none());
         assert_close(&found, &expected, 1e-5);
     }
+}
+
+#[test]
+fn skips_are_measured() {
+    let profiler = Profiler::new(&Device::flex());
+    let layers = jumping(&["+a", "+b -a", "", "-b -a"]);
+    let profile = profiler.measure(&layers, vectors(5, 4)).unwrap();
+    let skip = |from, to: &[usize]| SkipProfile {
+        from,
+        to: to.to_vec(),
+        bytes: 5 * 4 * 4,
+    };
+    assert_eq!(profile.skips, [skip(0, &[1, 3]), skip(1, &[3])]);
+    assert_eq!(Profile::from_toml(&profile.to_toml()).unwrap(), profile);
 }
 
 #[test]
