@@ -157,11 +157,12 @@ pub fn measured<L: Layer<Side = ()>, T>(
 }
 
 /// The most bytes that a layer needs to be measured: its input, what it keeps for its backward pass,
-/// its output, and the output's gradient.
+/// its output, and the output's gradient, beside the skips of all.
 fn largest(profile: &Profile) -> u64 {
     let outputs = profile.layers.iter().map(|layer| layer.output);
     let inputs = [profile.input].into_iter().chain(outputs);
     let all = profile.layers.iter().zip(inputs);
     let needs = all.map(|(layer, input)| input + layer.kept.unwrap_or(0) + 2 * layer.output);
-    needs.max().unwrap_or(0)
+    let skips = profile.skips.iter().map(|skip| skip.bytes);
+    needs.max().unwrap_or(0) + skips.sum::<u64>()
 }

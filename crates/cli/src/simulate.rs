@@ -412,6 +412,7 @@ impl SimulateFlags {
                 latency: self.times.send,
                 bandwidth: self.times.bandwidth.unwrap_or(f64::INFINITY) * MILLISECOND,
             }],
+            skips: Vec::new(),
             recompute: self.recompute.clone(),
             speeds: Vec::new(),
             weights: self.policy(),

@@ -27,6 +27,8 @@ pub struct Costs {
     pub stages: Vec<StageCosts>,
     /// Between each stage and the next, or a single one for all.
     pub links: Vec<Link>,
+    /// What stages send to later ones besides their outputs.
+    pub skips: Vec<SkipCosts>,
     /// Which micro-batches are recomputed. Which of their layers are, costs say.
     pub recompute: Recompute,
     /// The speed of each worker, for replicas on unequal devices: the times of its passes and updates are
@@ -60,6 +62,19 @@ pub struct StageCosts {
     pub output: f64,
     /// What it keeps in memory.
     pub memory: StageMemory,
+}
+
+/// What a stage sends to a later one besides its output: values that skip layers, in one message.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SkipCosts {
+    /// The stage that sends them.
+    pub from: usize,
+    /// The stage that takes them.
+    pub to: usize,
+    /// Bytes for a micro-batch. The gradients that come back have as many.
+    pub bytes: f64,
+    /// Between these stages.
+    pub link: Link,
 }
 
 /// Gradients of some layers that replicas add up in one all-reduce.
@@ -141,6 +156,7 @@ impl Costs {
         Self {
             stages: vec![stage; stages],
             links: vec![Link::default()],
+            skips: Vec::new(),
             recompute: Recompute::Never,
             speeds: Vec::new(),
             weights: WeightPolicy::default(),
@@ -191,10 +207,21 @@ impl Costs {
                 return Err(CostError::Speed(speed));
             }
         }
-        for (stage, link) in self.links.iter().enumerate() {
+        let link = |stage, link: &Link| {
             number("latency", stage, link.latency, 0.0, MOST)?;
             let (least, most) = (f64::MIN_POSITIVE, f64::INFINITY);
-            number("bandwidth", stage, link.bandwidth, least, most)?;
+            number("bandwidth", stage, link.bandwidth, least, most)
+        };
+        for (stage, own) in self.links.iter().enumerate() {
+            link(stage, own)?;
+        }
+        for skip in &self.skips {
+            let SkipCosts { from, to, .. } = *skip;
+            if from >= to || to >= stages {
+                return Err(CostError::Skip { from, to, stages });
+            }
+            number("skips", from, skip.bytes, 0.0, MOST)?;
+            link(from, &skip.link)?;
         }
         Ok(())
     }
@@ -244,13 +271,20 @@ pub enum CostError {
     /// There are more or fewer speeds than workers.
     #[error("{} given, but the schedule has {}", count(*speeds, "speed"), count(*workers, "worker"))]
     Speeds { speeds: usize, workers: usize },
+    /// Skips go to a stage that is not a later one.
+    #[error("skips go from a stage to a later one: not from {from} to {to} of {}", count(*stages, "stage"))]
+    Skip {
+        from: usize,
+        to: usize,
+        stages: usize,
+    },
     /// A worker's speed is not above 0, NaN, or absurdly large.
     #[error("the speed of a worker is {0:?}, which is out of range")]
     Speed(f64),
     /// A stage would need weights that it does not have yet.
     #[error(transparent)]
     Weights(#[from] ScheduleError),
-    /// A number is negative, NaN, infinite or absurdly large. A link has the number of the stage before.
+    /// A number is negative, NaN, infinite or absurdly large. A link, or a skip, has the number of the stage before.
     #[error("{what} of stage {stage} is {value:?}, which is out of range")]
     Number {
         what: &'static str,

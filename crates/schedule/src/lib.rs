@@ -50,7 +50,7 @@ mod validate;
 mod versions;
 
 pub use action::{Action, ParseActionError, Pass};
-pub use costs::{Bucket, CostError, Costs, Link, StageCosts, StageMemory};
+pub use costs::{Bucket, CostError, Costs, Link, SkipCosts, StageCosts, StageMemory};
 pub use error::{LineError, ScheduleError, Waiting};
 pub use held::Limits;
 pub use program::{Content, Instruction, Message, Program, ProgramError, Wiring};

@@ -197,7 +197,7 @@ impl Schedule {
     }
 
     /// The action of a stage that computes the gradient of its input.
-    fn gradient_of(&self, stage: usize, micro_batch: usize) -> Action {
+    pub(crate) fn gradient_of(&self, stage: usize, micro_batch: usize) -> Action {
         let whole = Action::backward(stage, micro_batch);
         match &self.facts.split {
             Some(split) if split[whole] => whole.with(Pass::InputGradient),

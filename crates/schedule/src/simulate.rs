@@ -2,13 +2,14 @@
 
 mod memory;
 mod reduction;
+mod skips;
 
 use std::{collections::HashMap, time::Duration};
 
 pub use memory::{HeldBytes, MemoryAt};
 
 use crate::{
-    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, Timeline, table::ResultTable,
+    Action, CostError, Costs, Link, Pass, Schedule, Span, SpanKind, Timeline, table::ResultTable,
     versions::PassVersions,
 };
 
@@ -17,7 +18,8 @@ impl Schedule {
     ///
     /// A worker begins an action as soon as the previous one has ended and the action's input has
     /// arrived. Sending takes a worker no time. A link transfers one message at a time in each
-    /// direction. Recomputation runs before the gradient arrives if the worker is idle.
+    /// direction: skips before the output, and their gradients after that of the input. Recomputation
+    /// runs before the gradient arrives if the worker is idle.
     ///
     /// The gradients of a stage with replicas are added up in [buckets](crate::Bucket), one after
     /// another, while passes go on. A bucket waits until all replicas have computed it. Updates come
@@ -50,7 +52,9 @@ impl Schedule {
                 versions: versions.transpose()?,
                 slots: slots.collect(),
                 reductions: vec![Vec::new(); self.stages()],
+                late_skips: HashMap::new(),
             },
+            skips: vec![vec![[0.0; 2]; self.micro_batches()]; costs.skips.len()],
             arrivals: ResultTable::new(self.stages(), self.micro_batches(), 0.0),
             free: HashMap::new(),
         };
@@ -94,6 +98,8 @@ struct Clock<'a> {
     simulation: Simulation<'a>,
     /// When the results of passes arrive at the neighbouring stage.
     arrivals: ResultTable<f64>,
+    /// When each skip and its gradient arrive, by micro-batch.
+    skips: Vec<Vec<[f64; 2]>>,
     /// When each link is free again, by sender and receiver.
     free: HashMap<(usize, usize), f64>,
 }
@@ -104,9 +110,7 @@ impl Clock<'_> {
             self.simulation.end(worker),
             self.simulation.again(worker, action),
         );
-        let input = self.simulation.schedule.input(action);
-        let arrived = input.map_or(0.0, |input| self.arrivals.get(input));
-        let begin = (free + again).max(arrived);
+        let begin = (free + again).max(self.arrived(action));
         // Waiting is part of the action only if there is a recomputation before it.
         let start = if again > 0.0 { free } else { begin };
         let end = begin + self.simulation.length(worker, action);
@@ -128,25 +132,65 @@ impl Clock<'_> {
         }
     }
 
-    fn send(&mut self, worker: usize, action: Action, end: f64) {
-        let schedule = self.simulation.schedule;
-        let Some(output) = schedule.output(action) else {
-            return;
-        };
-        let receiver = schedule.worker_of(output.stage, output.micro_batch);
-        let arrival = if receiver == worker {
-            end
-        } else {
-            self.transfer((worker, receiver), action.stage.min(output.stage), end)
-        };
-        self.arrivals.set(action, arrival);
+    /// When all that an action waits for has arrived.
+    fn arrived(&mut self, action: Action) -> f64 {
+        let Simulation {
+            schedule, costs, ..
+        } = self.simulation;
+        let input = schedule.input(action);
+        let mut arrived = input.map_or(0.0, |input| self.arrivals.get(input));
+        for (skip, arrivals) in costs.skips.iter().zip(&self.skips) {
+            let Some((stage, way)) = skip.way_to(action) else {
+                continue;
+            };
+            let arrival = arrivals[action.micro_batch][way as usize];
+            if arrival > arrived {
+                arrived = arrival;
+                self.simulation.late_skips.insert(action, stage);
+            }
+        }
+        arrived
     }
 
-    /// When a message arrives that is sent at `now` between stage `before` and the next.
-    fn transfer(&mut self, workers: (usize, usize), before: usize, now: f64) -> f64 {
-        let costs = self.simulation.costs;
-        let link = costs.link(before);
-        let seconds = costs.stages[before].output / link.bandwidth;
+    fn send(&mut self, worker: usize, action: Action, end: f64) {
+        if action.pass == Pass::Forward {
+            self.send_skips(worker, action, end);
+        }
+        let Simulation {
+            schedule, costs, ..
+        } = self.simulation;
+        if let Some(output) = schedule.output(action) {
+            let receiver = schedule.worker_of(output.stage, output.micro_batch);
+            let before = action.stage.min(output.stage);
+            let message = (costs.link(before), costs.stages[before].output);
+            let arrival = self.transfer((worker, receiver), message, end);
+            self.arrivals.set(action, arrival);
+        }
+        if action.pass.sends_gradient() {
+            self.send_skips(worker, action, end);
+        }
+    }
+
+    /// Sends the skips of a stage, or the gradients of those that it took.
+    fn send_skips(&mut self, worker: usize, action: Action, end: f64) {
+        let Simulation {
+            schedule, costs, ..
+        } = self.simulation;
+        for (number, skip) in costs.skips.iter().enumerate() {
+            if let Some((stage, way)) = skip.way_from(action) {
+                let receiver = schedule.worker_of(stage, action.micro_batch);
+                let arrival = self.transfer((worker, receiver), (skip.link, skip.bytes), end);
+                self.skips[number][action.micro_batch][way as usize] = arrival;
+            }
+        }
+    }
+
+    /// When a message arrives that one worker sends to another at `now`.
+    fn transfer(&mut self, workers: (usize, usize), (link, bytes): (Link, f64), now: f64) -> f64 {
+        if workers.0 == workers.1 {
+            return now;
+        }
+        let seconds = bytes / link.bandwidth;
         if seconds == 0.0 {
             return now + link.latency;
         }
@@ -201,6 +245,8 @@ pub struct Simulation<'a> {
     slots: Vec<Vec<Slot>>,
     /// By stage.
     reductions: Vec<Vec<Slot>>,
+    /// For actions whose input arrived before a skip or its gradient: the stage that sent the last one.
+    late_skips: HashMap<Action, usize>,
 }
 
 impl Simulation<'_> {
@@ -318,7 +364,7 @@ impl Simulation<'_> {
             here = if let Some(&slowest) = meetings.get(&action) {
                 Some(slowest)
             } else if self.waited(worker, index) {
-                (self.schedule.input(action)).map(|input| {
+                (self.last_input(action)).map(|input| {
                     let sender = self.schedule.worker_of(input.stage, input.micro_batch);
                     (sender, places.get(input))
                 })
@@ -328,6 +374,19 @@ impl Simulation<'_> {
         }
         path.reverse();
         path
+    }
+
+    /// The action that sent what arrived last of all that an action waits for.
+    fn last_input(&self, action: Action) -> Option<Action> {
+        let input = self.schedule.input(action)?;
+        let of_skip = self
+            .late_skips
+            .get(&action)
+            .map(|&stage| match action.pass {
+                Pass::Forward => Action::forward(stage, action.micro_batch),
+                _ => self.schedule.gradient_of(stage, action.micro_batch),
+            });
+        Some(of_skip.unwrap_or(input))
     }
 
     /// For each update of replicas, the action before it that ends last: its worker and place.

@@ -90,6 +90,7 @@ impl GraphReport<'_> {
         let costs = Costs {
             stages: stages.iter().map(|stage| self.costs(stage)).collect(),
             links: vec![link],
+            skips: Vec::new(),
             recompute: Recompute::Never,
             speeds: Vec::new(),
             weights: WeightPolicy::default(),

@@ -115,10 +115,10 @@ impl Choices {
         }
         for after in first + 1..=end {
             let run = model.run(device, first..after);
-            let output = model.passed(first..after, after..end);
+            let passed = model.passed(first..after, after..end);
             for choice in from(after) {
                 let mut costs = choice.costs;
-                costs.recompute(run, output);
+                costs.recompute(run, passed);
                 let segments = Some(Rc::new(Link {
                     run: first..after,
                     next: choice.segments.clone(),

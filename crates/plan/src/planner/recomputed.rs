@@ -55,17 +55,19 @@ impl Recomputed {
         self.begin = Begin::Kept;
     }
 
-    /// Adds a segment before these layers; `output` are the bytes that it passes to them.
-    pub fn recompute(&mut self, run: Run, output: f64) {
+    /// Adds a segment before these layers; `output` and `skips` are the bytes that it passes to them.
+    pub fn recompute(&mut self, run: Run, [output, skips]: [f64; 2]) {
         self.quiet += run.quiet;
-        self.enter(output);
+        self.enter(output + skips);
+        // When it goes backward, the gradients of its skips have come.
+        let beside = run.workspace + skips;
         if self.has_segment {
             self.late += run.forward;
-            self.most = self.most.max(run.activations + run.workspace);
+            self.most = self.most.max(run.activations + beside);
         } else {
             // It runs again while all layers after it wait.
             self.again += run.forward;
-            self.most = run.activations + self.most.max(run.workspace);
+            self.most = run.activations + self.most.max(beside);
         }
         (self.begin, self.has_segment) = (Begin::Segment, true);
     }

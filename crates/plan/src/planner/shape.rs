@@ -1,14 +1,14 @@
 //! Everything but the cut, and the forecast for a cut.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     iter,
     ops::{AddAssign, Range},
 };
 
 use stovepipe_schedule::{
-    Action, Bucket, Costs, HeldBytes, Link, Pass, Recompute, Schedule, StageCosts, StageMemory,
-    WeightPolicy,
+    Action, Bucket, Costs, HeldBytes, Link, Pass, Recompute, Schedule, SkipCosts, StageCosts,
+    StageMemory, WeightPolicy,
 };
 
 use super::{
@@ -186,14 +186,14 @@ impl<'a> ProfiledModel<'a> {
     pub fn input(&self, layers: &Range<usize>) -> f64 {
         match layers.start {
             0 => 0.0,
-            first => self.passed(0..first, layers.clone()),
+            first => self.passed(0..first, layers.clone()).iter().sum(),
         }
     }
 
-    /// Bytes that some layers pass to those that follow: the last one's output, and what others of these take.
-    pub fn passed(&self, from: Range<usize>, to: Range<usize>) -> f64 {
+    /// Bytes that some layers pass to those that follow: the last one's output, and the skips that these take.
+    pub fn passed(&self, from: Range<usize>, to: Range<usize>) -> [f64; 2] {
         let output = self.output(from.end - 1);
-        output + self.on(0).profile.skipping(from, to) as f64
+        [output, self.on(0).profile.skipping(from, to) as f64]
     }
 
     /// Bytes of all activations of a stage.
@@ -380,8 +380,7 @@ pub(super) struct Shape<'a> {
     pub loads: Vec<Vec<Load>>,
     /// Whether previous stages wait for a worker's last pass of every micro-batch.
     pub ends_with_gradient: bool,
-    /// If there are skips.
-    waiting: Option<Waiting>,
+    waiting: Waiting,
 }
 
 /// How it is decided what a shape recomputes.
@@ -437,10 +436,6 @@ impl<'a> Shape<'a> {
         let ends_with_gradient =
             passes.all(|pass| matches!(pass, Pass::Forward | Pass::Backward | Pass::Update));
         let fed = fed(model, devices, schedule, &loads);
-        let has_skips = !model.on(0).profile.skips.is_empty();
-        let waiting = has_skips
-            .then(|| Waiting::new(schedule, &whole))
-            .transpose()?;
         Ok(Self {
             model,
             devices,
@@ -451,9 +446,9 @@ impl<'a> Shape<'a> {
             waits: waits(model, schedule, ends_with_gradient),
             follows: schedule.workers().iter().map(|own| follows(own)).collect(),
             loads,
+            waiting: Waiting::new(schedule, &whole)?,
             whole,
             ends_with_gradient,
-            waiting,
             schedule,
         })
     }
@@ -602,7 +597,7 @@ impl<'a> Shape<'a> {
         let gradients = gradients.map(|load| self.gradients(load.stage, &ranges[load.stage]));
         let visiting = self.visiting_states(worker, &ranges);
         let of_update = gradients.fold(visiting, u64::saturating_add);
-        let of_passes = [held.inputs as u64, memory.activations, memory.workspace];
+        let of_passes = [memory.inputs, memory.activations, memory.workspace];
         let of_passes = (of_passes.into_iter()).fold(memory.gradients, u64::saturating_add);
         memory.optimizer = (memory.optimizer).saturating_add(of_update.saturating_sub(of_passes));
         memory
@@ -647,14 +642,11 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Bytes of skips that wait on a worker with a stage, besides those of micro-batches in flight there.
+    /// Bytes of messages that wait on a worker with a stage, besides those of micro-batches in flight there.
     fn waiting(&self, stage: usize, ranges: &[Range<usize>]) -> u64 {
-        let Some(waiting) = &self.waiting else {
-            return 0;
-        };
         let profile = &self.model.on(0).profile;
         let replicas = self.schedule.replicas(stage).iter();
-        let bytes = replicas.map(|&worker| waiting.bytes(profile, ranges, (worker, stage)));
+        let bytes = replicas.map(|&worker| self.waiting.bytes(profile, ranges, (worker, stage)));
         bytes.max().unwrap_or(0)
     }
 
@@ -722,7 +714,7 @@ impl<'a> Shape<'a> {
                 costs.weight += self.waits(worker, layers, costs);
             }
         }
-        let links = (1..ranges.len()).map(|stage| self.link(stage - 1));
+        let links = (1..ranges.len()).map(|stage| self.link(stage - 1, stage));
         let mut links: Vec<_> = links.collect();
         if links.is_empty() {
             links.push(Link::default());
@@ -731,6 +723,7 @@ impl<'a> Shape<'a> {
             speeds,
             stages,
             links,
+            skips: self.skips(&ranges),
             recompute: recompute.clone(),
             weights: self.weights,
         }
@@ -763,15 +756,35 @@ impl<'a> Shape<'a> {
         (0..self.stages()).any(|stage| self.schedule.replicas(stage).len() > 1)
     }
 
-    /// The slowest connection that a message from a stage to the next takes.
-    fn link(&self, stage: usize) -> Link {
-        let [before, after] = [stage, stage + 1].map(|stage| self.schedule.replicas(stage));
+    /// The skips that stages send to others over links that take time.
+    fn skips(&self, ranges: &[Range<usize>]) -> Vec<SkipCosts> {
+        let mut bytes: BTreeMap<[usize; 2], f64> = BTreeMap::new();
+        for skip in &self.model.on(0).profile.skips {
+            let from = stage_of(skip.from, ranges);
+            // Layers of a stage get a value once.
+            let takers = skip.to.iter().map(|&layer| stage_of(layer, ranges));
+            let takers: BTreeSet<_> = takers.collect();
+            for to in takers.into_iter().filter(|&to| to != from) {
+                *bytes.entry([from, to]).or_default() += skip.bytes as f64;
+            }
+        }
+        let costs = bytes.into_iter().map(|([from, to], bytes)| SkipCosts {
+            from,
+            to,
+            bytes,
+            link: self.link(from, to),
+        });
+        costs.filter(|skip| skip.link != Link::default()).collect()
+    }
+
+    /// The slowest connection that a message from a stage to a later one takes.
+    fn link(&self, from: usize, to: usize) -> Link {
+        let [before, after] = [from, to].map(|stage| self.schedule.replicas(stage));
         if let ([before], [after]) = (before, after) {
             return self.connection(*before, *after);
         }
         let worker = |stage, micro_batch| self.schedule.worker_of(stage, micro_batch);
-        let pairs =
-            (0..self.schedule.micro_batches()).map(|i| (worker(stage, i), worker(stage + 1, i)));
+        let pairs = (0..self.schedule.micro_batches()).map(|i| (worker(from, i), worker(to, i)));
         let pairs: BTreeSet<_> = pairs.collect();
         let links = pairs.into_iter().map(|(a, b)| self.connection(a, b));
         links.fold(Link::default(), Link::or_slower)
@@ -817,6 +830,11 @@ pub(crate) fn ranges(cut: &[usize]) -> Vec<Range<usize>> {
         end - count..end
     });
     next.collect()
+}
+
+/// The stage of a layer.
+pub(super) fn stage_of(layer: usize, ranges: &[Range<usize>]) -> usize {
+    ranges.partition_point(|layers| layers.end <= layer)
 }
 
 /// The micro-batches whose inputs a worker with the first stage has in memory: on a CPU those of a mini-batch, elsewhere

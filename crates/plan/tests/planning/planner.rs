@@ -1,6 +1,6 @@
 //! Plans, compared with every candidate.
 
-use std::{collections::HashMap, ops::Range};
+use std::{cell::RefCell, collections::HashMap, ops::Range};
 
 use proptest::prelude::*;
 use stovepipe_plan::{
@@ -9,7 +9,7 @@ use stovepipe_plan::{
 };
 use stovepipe_schedule::{
     Action, Bucket, Costs, DataParallel, GPipe, Link, Pass, PipeDream, Recompute, RoundRobin, Rule,
-    RuleOptions, Schedule, Scheduler, Segments, StageCosts, StageMemory, WeightPolicy,
+    RuleOptions, Schedule, Scheduler, Segments, SkipCosts, StageCosts, StageMemory, WeightPolicy,
 };
 
 /// All ways to write `sum` as `parts` positive numbers.
@@ -43,12 +43,13 @@ fn arrangements(devices: usize, workers: usize) -> Vec<Vec<usize>> {
 /// The costs of a cut, added up layer by layer.
 fn costs(
     request: &PlanRequest,
-    schedule: &Schedule,
+    on_their_way: &OnTheirWay,
     micro_batches: usize,
     recompute: &Recompute,
     cut: &[usize],
     devices: &[usize],
 ) -> Costs {
+    let schedule = on_their_way.schedule;
     let samples = request.mini_batch.div_ceil(micro_batches);
     let profile = request.profile.for_samples(samples);
     let device = |worker: usize| &request.machine.devices[devices[worker]];
@@ -65,7 +66,7 @@ fn costs(
             bandwidth: bandwidths.fold(f64::INFINITY, f64::min),
         }
     };
-    let on_their_way = on_their_way(&profile, schedule, cut, recompute);
+    let on_their_way = on_their_way.bytes(&profile, cut);
     let mut stages = Vec::new();
     let mut first = 0;
     // The first stage finds its inputs in the mini-batch.
@@ -160,6 +161,26 @@ fn costs(
     if links.is_empty() {
         links.push(Link::default());
     }
+    let mut skips = Vec::new();
+    for from in 0..cut.len() {
+        for to in from + 1..cut.len() {
+            let layers = |stage: usize| {
+                let first = cut[..stage].iter().sum::<usize>();
+                first..first + cut[stage]
+            };
+            let bytes = taken_elsewhere(&profile, layers(from), layers(to)) as f64;
+            let micro_batches = 0..schedule.micro_batches();
+            let pairs = micro_batches.map(|i| [from, to].map(|stage| schedule.worker_of(stage, i)));
+            let pairs: Vec<_> = pairs.map(|[a, b]| (a, b)).collect();
+            let link = worst(&pairs);
+            skips.push(SkipCosts {
+                from,
+                to,
+                bytes,
+                link,
+            });
+        }
+    }
     let slowest = |stage: usize| {
         let speeds = schedule.replicas(stage).iter().map(|&w| device(w).speed);
         speeds.fold(f64::INFINITY, f64::min)
@@ -170,6 +191,7 @@ fn costs(
     Costs {
         stages,
         links,
+        skips,
         recompute: recompute.clone(),
         speeds: schedule.workers().iter().enumerate().map(speed).collect(),
         weights: WeightPolicy::default(),
@@ -277,10 +299,10 @@ fn taken_elsewhere(profile: &Profile, from: Range<usize>, to: Range<usize>) -> u
         .sum()
 }
 
-/// When the forward and the backward pass of each micro-batch end in each stage, if passes take a second and whole
+/// When the forward and the backward pass of each micro-batch run in each stage, if passes take a second and whole
 /// backward passes two.
-fn ends(schedule: &Schedule) -> HashMap<(usize, usize, bool), i64> {
-    let mut done: HashMap<Action, i64> = HashMap::new();
+fn times(schedule: &Schedule) -> HashMap<(usize, usize, bool), Range<i64>> {
+    let (mut done, mut times) = (HashMap::<Action, i64>::new(), HashMap::new());
     let mut next = vec![0; schedule.workers().len()];
     let mut free = vec![0; schedule.workers().len()];
     let left = |next: &[usize]| {
@@ -297,94 +319,141 @@ fn ends(schedule: &Schedule) -> HashMap<(usize, usize, bool), i64> {
                 None => Some(0),
             };
             let Some(ready) = ready else { continue };
+            // Replicas update at the same time.
+            let replicas = match action.pass {
+                Pass::Update => schedule.replicas(action.stage),
+                _ => &[worker],
+            };
+            let is_there =
+                |&other: &usize| schedule.workers()[other].get(next[other]) == Some(&action);
+            if !replicas.iter().all(is_there) {
+                continue;
+            }
+            let ready = replicas
+                .iter()
+                .map(|&other| free[other])
+                .fold(ready, i64::max);
             let length = match action.pass {
                 Pass::Backward => 2,
                 Pass::Update => 0,
                 _ => 1,
             };
-            free[worker] = free[worker].max(ready) + length;
-            next[worker] += 1;
-            done.insert(action, free[worker]);
+            let end = ready + length;
+            for &replica in replicas {
+                free[replica] = end;
+                next[replica] += 1;
+            }
+            done.insert(action, end);
+            let is_forward = match action.pass {
+                Pass::Forward => true,
+                Pass::Backward | Pass::InputGradient => false,
+                _ => continue,
+            };
+            let place = (action.stage, action.micro_batch, is_forward);
+            times.insert(place, ready..end);
         }
     }
-    let ends = done
-        .into_iter()
-        .filter_map(|(action, end)| match action.pass {
-            Pass::Forward => Some(((action.stage, action.micro_batch, true), end)),
-            Pass::Backward | Pass::InputGradient => {
-                Some(((action.stage, action.micro_batch, false), end))
-            }
-            _ => None,
-        });
-    ends.collect()
+    times
 }
 
-/// Bytes of skips that wait for each stage: values beyond the micro-batches that it has between its passes, and
-/// gradients of those that it sent. Of several replicas, the most.
-fn on_their_way(
-    profile: &Profile,
-    schedule: &Schedule,
-    cut: &[usize],
-    recompute: &Recompute,
-) -> Vec<u64> {
-    let mut all = vec![0; cut.len()];
-    if profile.skips.is_empty() {
-        return all;
+/// Messages that wait for stages, under a schedule.
+struct OnTheirWay<'a> {
+    schedule: &'a Schedule,
+    times: HashMap<(usize, usize, bool), Range<i64>>,
+    /// By stage and micro-batch, whether all activations are kept.
+    kept: Vec<Vec<bool>>,
+    /// How many, by sender, taker, worker, and whether they are outputs: values beyond the micro-batches that a stage
+    /// has between its passes, and gradients of those that it sent.
+    known: RefCell<HashMap<([usize; 3], bool), [usize; 2]>>,
+}
+
+impl<'a> OnTheirWay<'a> {
+    fn new(schedule: &'a Schedule, recompute: &Recompute) -> Self {
+        let stages = 0..schedule.stages();
+        Self {
+            schedule,
+            times: times(schedule),
+            kept: stages
+                .map(|stage| recompute.kept(schedule, stage))
+                .collect(),
+            known: RefCell::default(),
+        }
     }
-    let ends = ends(schedule);
-    let last = ends.values().max().unwrap();
-    let end = |stage: usize, micro_batch, forward| ends[&(stage, micro_batch, forward)];
-    let stage_of = |layer: usize| {
-        let mut firsts = (0..cut.len()).rev();
-        firsts
-            .find(|&stage| cut[..stage].iter().sum::<usize>() <= layer)
-            .unwrap()
-    };
-    for (stage, all) in all.iter_mut().enumerate() {
-        let in_flight = schedule.peak_in_flight()[stage];
-        let of_worker = |&worker: &usize| {
-            let own = |&i: &usize| schedule.worker_of(stage, i) == worker;
-            let own: Vec<_> = (0..schedule.micro_batches()).filter(own).collect();
-            let most = |is_there: &dyn Fn(usize, i64) -> bool| {
-                let at = |now: i64| own.iter().filter(|&&i| is_there(i, now)).count();
-                (0..=*last).map(at).max().unwrap()
-            };
-            let bytes = profile.skips.iter().map(|skip| {
+
+    /// Bytes of outputs and skips, for each stage. Of several replicas, the most.
+    fn bytes(&self, profile: &Profile, cut: &[usize]) -> Vec<u64> {
+        let ends: Vec<usize> = (1..=cut.len())
+            .map(|count| cut[..count].iter().sum())
+            .collect();
+        let stage_of = |layer: usize| ends.iter().position(|&end| layer < end).unwrap();
+        let of_worker = |stage: usize, worker: usize| {
+            let mut all = 0;
+            if stage > 0 {
+                let [values, _] = self.counts([stage - 1, stage, worker], true);
+                all += values as u64 * profile.layers[ends[stage - 1] - 1].output;
+            }
+            if stage + 1 < cut.len() {
+                let [_, gradients] = self.counts([stage, stage + 1, worker], true);
+                all += gradients as u64 * profile.layers[ends[stage] - 1].output;
+            }
+            for skip in &profile.skips {
                 let sender = stage_of(skip.from);
                 let mut takers: Vec<_> = skip.to.iter().map(|&to| stage_of(to)).collect();
-                let mut count = 0;
-                // Where both stages are on the worker, a value is among the sender's activations if these are kept;
-                // if not, its gradient follows it there.
-                let is_kept = recompute.kept(schedule, sender);
-                let has = |stage: usize, i| schedule.worker_of(stage, i) == worker;
-                let sent = |i, now| end(sender, i, true) <= now;
                 if sender != stage && takers.contains(&stage) {
-                    let waits = |i, now| match has(sender, i) {
-                        true => !is_kept[i] && now < end(sender, i, false),
-                        false => now < end(stage, i, false),
-                    };
-                    let waits = most(&|i, now| sent(i, now) && waits(i, now));
-                    count += waits.saturating_sub(in_flight);
+                    all += self.counts([sender, stage, worker], false)[0] as u64 * skip.bytes;
                 }
                 takers.retain(|&taker| sender == stage && taker != stage);
                 for taker in takers {
-                    count += most(&|i, now| {
-                        let is_gradient = end(taker, i, false) <= now && now < end(stage, i, false);
-                        is_gradient && (is_kept[i] || !has(taker, i))
-                    });
+                    all += self.counts([stage, taker, worker], false)[1] as u64 * skip.bytes;
                 }
-                count as u64 * skip.bytes
-            });
-            bytes.sum()
+            }
+            all
         };
-        *all = schedule
-            .replicas(stage)
-            .iter()
-            .map(of_worker)
-            .max()
-            .unwrap();
+        let of_stage = |stage: usize| {
+            let workers = self.schedule.replicas(stage).iter();
+            workers
+                .map(|&worker| of_worker(stage, worker))
+                .max()
+                .unwrap()
+        };
+        (0..cut.len()).map(of_stage).collect()
     }
-    all
+
+    fn counts(&self, [sender, taker, worker]: [usize; 3], are_outputs: bool) -> [usize; 2] {
+        let count = || {
+            let end = |stage: usize, i, forward| self.times[&(stage, i, forward)].end;
+            // A pass has the gradient of its output, and until it has ended those of skips.
+            let gone = |i| match &self.times[&(sender, i, false)] {
+                backward if are_outputs => backward.start,
+                backward => backward.end,
+            };
+            let has = |stage: usize, i| self.schedule.worker_of(stage, i) == worker;
+            let last = self.times.values().map(|time| time.end).max().unwrap();
+            let most = |is_there: &dyn Fn(usize, i64) -> bool| {
+                let all = 0..self.schedule.micro_batches();
+                let at = |now: i64| all.clone().filter(|&i| is_there(i, now)).count();
+                (0..=last).map(at).max().unwrap()
+            };
+            // Where both stages are on the worker, a value is among the sender's activations if these are kept; if not,
+            // its gradient follows it there.
+            let kept = &self.kept[sender];
+            let values = most(&|i, now| {
+                let waits = match has(sender, i) {
+                    true => !kept[i] && now < gone(i),
+                    false => now < end(taker, i, false),
+                };
+                has(taker, i) && end(sender, i, true) <= now && waits
+            });
+            let gradients = most(&|i, now| {
+                let is_gradient = end(taker, i, false) <= now && now < gone(i);
+                has(sender, i) && is_gradient && (kept[i] || !has(taker, i))
+            });
+            let in_flight = self.schedule.peak_in_flight()[taker];
+            [values.saturating_sub(in_flight), gradients]
+        };
+        let key = ([sender, taker, worker], are_outputs);
+        *self.known.borrow_mut().entry(key).or_insert_with(count)
+    }
 }
 
 /// What a stage of some layers repeats and keeps of a micro-batch that recomputes segments of them.
@@ -407,6 +476,7 @@ impl Rerun {
         let bytes = |layer: usize| layers[layer].kept.unwrap_or(layers[layer].output) as f64;
         let mut all = Self::default();
         let mut values: Vec<(usize, f64)> = Vec::new();
+        let end = own.end;
         for layer in own.clone() {
             let mut input = match layer {
                 0 => 0,
@@ -457,7 +527,11 @@ impl Rerun {
             });
             let tapes = tapes.flat_map(|run| run.clone()).filter(|&at| is_there(at));
             let tapes: f64 = tapes.map(bytes).sum();
-            all.most = all.most.max(kept + tapes + beside(&layers[layer]) as f64);
+            // While a segment goes backward, it has the gradients of what layers after it took.
+            let going = segments.iter().find(|run| run.contains(&layer));
+            let of_skips = going.map(|run| taken_elsewhere(profile, run.clone(), run.end..end));
+            let beside = beside(&layers[layer]) + of_skips.unwrap_or(0);
+            all.most = all.most.max(kept + tapes + beside as f64);
         }
         all
     }
@@ -615,23 +689,33 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
             }
         }
         for schedule in &schedules {
-            for devices in arrangements(request.machine.devices.len(), schedule.workers().len()) {
-                for cut in compositions(layers, schedule.stages()) {
-                    for recompute in &modes {
-                        let costs =
-                            costs(request, schedule, micro_batches, recompute, &cut, &devices);
-                        let simulation = schedule.simulate(&costs).unwrap();
-                        let kept = kept_for_failures(request, schedule, &cut);
-                        let memory = simulation.peak_memory().into_iter().zip(kept);
-                        let fits = memory.zip(&devices).all(|((needs, kept), &device)| {
-                            let has = request.machine.devices[device].memory;
-                            has.is_none_or(|has| needs as u64 + kept <= has)
-                        });
-                        let time = simulation.makespan() / schedule.updates().max(1) as f64
-                            + visits(request, schedule, &cut, &devices);
-                        if fits && best.is_none_or(|best| time < best) {
-                            best = Some(time);
-                        }
+            let cuts = compositions(layers, schedule.stages());
+            let devices = arrangements(request.machine.devices.len(), schedule.workers().len());
+            for recompute in &modes {
+                let on_their_way = OnTheirWay::new(schedule, recompute);
+                let places = devices
+                    .iter()
+                    .flat_map(|devices| cuts.iter().map(move |cut| (devices, cut)));
+                for (devices, cut) in places {
+                    let costs = costs(
+                        request,
+                        &on_their_way,
+                        micro_batches,
+                        recompute,
+                        cut,
+                        devices,
+                    );
+                    let simulation = schedule.simulate(&costs).unwrap();
+                    let kept = kept_for_failures(request, schedule, cut);
+                    let memory = simulation.peak_memory().into_iter().zip(kept);
+                    let fits = memory.zip(devices).all(|((needs, kept), &device)| {
+                        let has = request.machine.devices[device].memory;
+                        has.is_none_or(|has| needs as u64 + kept <= has)
+                    });
+                    let time = simulation.makespan() / schedule.updates().max(1) as f64
+                        + visits(request, schedule, cut, devices);
+                    if fits && best.is_none_or(|best| time < best) {
+                        best = Some(time);
                     }
                 }
             }
@@ -1032,7 +1116,8 @@ proptest! {
         let cut = &cuts[places.1 as usize % cuts.len()];
         let schedule = scheduler.schedule(stages, micro_batches).unwrap();
         let devices: Vec<_> = (0..workers).collect();
-        let costs = costs(&request, &schedule, micro_batches, recompute, cut, &devices);
+        let on_their_way = OnTheirWay::new(&schedule, recompute);
+        let costs = costs(&request, &on_their_way, micro_batches, recompute, cut, &devices);
         let expected = schedule.simulate(&costs).unwrap();
         let samples = request.mini_batch.div_ceil(micro_batches);
         let setup = Setup {

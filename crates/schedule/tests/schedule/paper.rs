@@ -38,6 +38,7 @@ fn step(forward: &[f64], micro_batches: usize, link: Link, bytes: f64) -> f64 {
     let costs = Costs {
         stages,
         links: vec![link],
+        skips: Vec::new(),
         recompute: Recompute::Always,
         speeds: Vec::new(),
         weights: WeightPolicy::default(),

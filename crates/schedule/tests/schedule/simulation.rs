@@ -6,8 +6,8 @@ use crate::common::{self, any_costs, any_draft, schedule_and_costs};
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Bucket, CostError, Costs, DataParallel, GPipe, Interleaved, Link,
-    OneForwardOneBackward, Pass, Recompute, Rule, RuleOptions, Schedule, Scheduler, Span, SpanKind,
-    VHalf, VMin, VOneForwardOneBackward, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
+    OneForwardOneBackward, Pass, Recompute, Rule, RuleOptions, Schedule, Scheduler, SkipCosts,
+    Span, SpanKind, VHalf, VMin, VOneForwardOneBackward, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
 };
 
 fn bubble(scheduler: &dyn Scheduler, micro_batches: usize, costs: &Costs) -> f64 {
@@ -148,6 +148,17 @@ fn many_stages() {
     }
 }
 
+/// From the first stage to the third.
+const SKIP: SkipCosts = SkipCosts {
+    from: 0,
+    to: 2,
+    bytes: 1.0,
+    link: Link {
+        latency: 0.0,
+        bandwidth: 1.0,
+    },
+};
+
 /// A simulator without an order: it computes all times from the previous times until none changes. It
 /// uses only the lists of actions of the schedule.
 struct Naive<'a> {
@@ -187,8 +198,11 @@ impl<'a> Naive<'a> {
 
     fn step(&self) -> Vec<Vec<(f64, f64)>> {
         let workers = 0..self.times.len();
-        let arrivals = workers.clone().flat_map(|worker| self.arrivals(worker));
-        let arrivals: HashMap<_, _> = arrivals.collect();
+        let mut arrivals = HashMap::new();
+        for (action, arrival) in workers.clone().flat_map(|worker| self.arrivals(worker)) {
+            let latest = arrivals.entry(action).or_insert(0.0);
+            *latest = f64::max(*latest, arrival);
+        }
         let updates = self.updates();
         let of_worker = |worker: usize| {
             let mut free = 0.0;
@@ -230,25 +244,55 @@ impl<'a> Naive<'a> {
         let mut links: HashMap<usize, f64> = HashMap::new();
         let mut arrivals = Vec::new();
         for (index, &action) in self.schedule.workers()[worker].iter().enumerate() {
-            let Some((receiver, before)) = self.receiver(action) else {
-                continue;
-            };
             let end = self.times[worker][index].1;
-            let to = self.place[&receiver].0;
-            let link = self.costs.links[before.min(self.costs.links.len() - 1)];
-            let seconds = self.costs.stages[before].output / link.bandwidth;
-            let arrival = if to == worker {
-                end
-            } else if seconds == 0.0 {
-                end + link.latency
-            } else {
-                let free = links.entry(to).or_insert(0.0);
-                *free = free.max(end) + seconds;
-                *free + link.latency
-            };
-            arrivals.push((receiver, arrival));
+            for (receiver, bytes, link) in self.messages(action) {
+                let to = self.place[&receiver].0;
+                let seconds = bytes / link.bandwidth;
+                let arrival = if to == worker {
+                    end
+                } else if seconds == 0.0 {
+                    end + link.latency
+                } else {
+                    let free = links.entry(to).or_insert(0.0);
+                    *free = free.max(end) + seconds;
+                    *free + link.latency
+                };
+                arrivals.push((receiver, arrival));
+            }
         }
         arrivals
+    }
+
+    /// What an action sends, in order: the actions that get it, bytes and links.
+    fn messages(&self, action: Action) -> Vec<(Action, f64, Link)> {
+        let micro_batch = action.micro_batch;
+        let output = self.receiver(action).map(|(receiver, before)| {
+            let link = self.costs.links[before.min(self.costs.links.len() - 1)];
+            (receiver, self.costs.stages[before].output, link)
+        });
+        let skips = self.costs.skips.iter().filter_map(|skip| {
+            let passes = match action.pass {
+                Pass::Forward if skip.from == action.stage => vec![(skip.to, Pass::Forward)],
+                Pass::Backward | Pass::InputGradient if skip.to == action.stage => {
+                    vec![
+                        (skip.from, Pass::Backward),
+                        (skip.from, Pass::InputGradient),
+                    ]
+                }
+                _ => vec![],
+            };
+            let actions = passes
+                .into_iter()
+                .map(|(stage, pass)| Action::new(stage, pass, micro_batch));
+            let receiver = actions
+                .into_iter()
+                .find(|action| self.place.contains_key(action));
+            Some((receiver?, skip.bytes, skip.link))
+        });
+        match action.pass {
+            Pass::Forward => skips.chain(output).collect(),
+            _ => output.into_iter().chain(skips).collect(),
+        }
     }
 
     /// The action that gets an action's result, and the lower of both stages.
@@ -583,8 +627,8 @@ fn check_critical_path(
         let ready = time(before).1 + naive.recomputation(after.1);
         // Either the worker did not wait, or it waited for the action before.
         if !(is_neighbour && ready == time(after).0) {
-            let receiver = naive.receiver(before.1).map(|(receiver, _)| receiver);
-            prop_assert_eq!(receiver, Some(after.1));
+            let mut messages = naive.messages(before.1).into_iter();
+            prop_assert!(messages.any(|(receiver, ..)| receiver == after.1));
             prop_assert!(time(before).1 <= time(after).0);
         }
     }
@@ -667,6 +711,46 @@ fn links_transfer_one_message_at_a_time() {
     assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 8.0);
     costs.links[0].latency = 0.5;
     assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 8.5);
+}
+
+/// Three stages, one micro-batch; skips from the first to both others.
+#[test]
+fn skips_take_the_links_of_their_workers() {
+    let mut costs = Costs::uniform(3, 1.0, 1.0, 0.0);
+    for stage in &mut costs.stages {
+        stage.output = 2.0;
+    }
+    costs.links[0].bandwidth = 1.0;
+    let next = SkipCosts {
+        to: 1,
+        bytes: 3.0,
+        ..SKIP
+    };
+    costs.skips = vec![
+        next,
+        SkipCosts {
+            bytes: 20.0,
+            ..SKIP
+        },
+    ];
+    let schedule = GPipe.schedule(3, 1).unwrap();
+    let simulation = schedule.simulate(&costs).unwrap();
+    // The first forward pass ends at 1. To the second stage, 3 s of a skip come before 2 s of its output: its pass ends
+    // at 7, its output arrives at 9. The long skip arrives at 21: the last stage's passes end at 22 and 23. Its gradient
+    // arrives at 25, so the second stage's backward pass ends at 26, and the gradients that it sends at 28 and 31.
+    let ends = simulation.timeline().workers.into_iter().map(|spans| {
+        spans
+            .iter()
+            .map(|span| span.end.as_secs_f64())
+            .collect::<Vec<_>>()
+    });
+    let expected = [vec![1.0, 44.0], vec![7.0, 26.0], vec![22.0, 23.0]];
+    assert_eq!(ends.collect::<Vec<_>>(), expected);
+    let path = simulation
+        .critical_path()
+        .into_iter()
+        .map(|(_, action)| action.to_string());
+    assert_eq!(path.collect::<Vec<_>>().join(" "), "0F0 2F0 2B0 0B0");
 }
 
 #[test]
@@ -779,6 +863,19 @@ fn costs_are_checked() {
     check(|c| c.stages[2].quiet = f64::NAN, quiet);
     let input = "input gradient of stage 0 is inf, which is out of range";
     check(|c| c.stages[0].input = f64::INFINITY, input);
+    let skip = "skips go from a stage to a later one: not from 1 to 1 of 3 stages";
+    check(
+        |c| {
+            c.skips = vec![SkipCosts {
+                from: 1,
+                to: 1,
+                ..SKIP
+            }]
+        },
+        skip,
+    );
+    let skip = "skips go from a stage to a later one: not from 0 to 3 of 3 stages";
+    check(|c| c.skips = vec![SKIP, SkipCosts { to: 3, ..SKIP }], skip);
     for change in [
         (|c| c.stages[0].weight = -1.0) as fn(&mut Costs),
         |c| c.stages[0].update = -1.0,
@@ -803,6 +900,21 @@ fn costs_are_checked() {
         |c| c.links[0].latency = -1.0,
         |c| c.links[0].bandwidth = 0.0,
         |c| c.links[0].bandwidth = f64::NAN,
+        |c| {
+            c.skips = vec![SkipCosts {
+                bytes: -1.0,
+                ..SKIP
+            }]
+        },
+        |c| {
+            c.skips = vec![SkipCosts {
+                link: Link {
+                    latency: -1.0,
+                    ..SKIP.link
+                },
+                ..SKIP
+            }];
+        },
     ] {
         let error = error(change);
         let is_number = matches!(error, CostError::Number { stage: 0, .. });

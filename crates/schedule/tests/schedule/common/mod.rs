@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Bucket, Costs, DataParallel, Link, Pass, Recompute, RoundRobin, Rule, RuleOptions,
-    Schedule, Scheduler, Span, SpanKind, StageCosts, StageMemory, WeightPolicy,
+    Schedule, Scheduler, SkipCosts, Span, SpanKind, StageCosts, StageMemory, WeightPolicy,
 };
 
 /// Lines of schedules or programs, with `/` between workers, and what is expected of each after `=>`.
@@ -232,6 +232,16 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    /// To a later one of at least two stages.
+    fn any_skip(stages: usize)(
+        [one, other] in [(); 2].map(|()| 0..stages), bytes in eighths(40), link in any_link(),
+    ) -> Option<SkipCosts> {
+        let (from, to) = (one.min(other), one.max(other));
+        (from < to).then_some(SkipCosts { from, to, bytes, link })
+    }
+}
+
 fn any_recompute() -> impl Strategy<Value = Recompute> {
     let segments = "0".parse().unwrap();
     let modes = Recompute::MODES.into_iter();
@@ -249,10 +259,12 @@ prop_compose! {
     )(
         stages in prop::collection::vec(any_stage_costs(), stages),
         links in prop::collection::vec(any_link(), links),
+        skips in prop::collection::vec(any_skip(stages), 0..4),
         recompute in any_recompute(),
         weights in Just(WeightPolicy::Stashing),
     ) -> Costs {
-        Costs { stages, links, recompute, speeds: Vec::new(), weights }
+        let skips = skips.into_iter().flatten().collect();
+        Costs { stages, links, skips, recompute, speeds: Vec::new(), weights }
     }
 }
 
