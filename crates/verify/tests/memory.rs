@@ -560,10 +560,9 @@ fn steps_need_what_was_forecast() {
             for chain in ["straight", "u", "across"] {
                 // Skips that the stage which sends them keeps count twice, if both stages are on one device. In a V,
                 // `across` has no layers of its own.
-                let keeps = recompute != "always";
                 let is_twice = match chain {
-                    "u" => keeps && rule == "v-half",
-                    "across" => keeps || rule == "v-half",
+                    "u" => [rule, recompute] == ["v-half", "never"],
+                    "across" => rule == "v-half" || recompute != "always",
                     _ => false,
                 };
                 if is_twice {

@@ -380,7 +380,8 @@ pub(super) struct Shape<'a> {
     pub loads: Vec<Vec<Load>>,
     /// Whether previous stages wait for a worker's last pass of every micro-batch.
     pub ends_with_gradient: bool,
-    waiting: Waiting,
+    /// If there are skips.
+    waiting: Option<Waiting>,
 }
 
 /// How it is decided what a shape recomputes.
@@ -436,6 +437,10 @@ impl<'a> Shape<'a> {
         let ends_with_gradient =
             passes.all(|pass| matches!(pass, Pass::Forward | Pass::Backward | Pass::Update));
         let fed = fed(model, devices, schedule, &loads);
+        let has_skips = !model.on(0).profile.skips.is_empty();
+        let waiting = has_skips
+            .then(|| Waiting::new(schedule, &whole))
+            .transpose()?;
         Ok(Self {
             model,
             devices,
@@ -446,7 +451,7 @@ impl<'a> Shape<'a> {
             waits: waits(model, schedule, ends_with_gradient),
             follows: schedule.workers().iter().map(|own| follows(own)).collect(),
             loads,
-            waiting: Waiting::new(schedule, &whole)?,
+            waiting,
             whole,
             ends_with_gradient,
             schedule,
@@ -642,11 +647,14 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Bytes of messages that wait on a worker with a stage, besides those of micro-batches in flight there.
+    /// Bytes of skips that wait on a worker with a stage, besides those of micro-batches in flight there.
     fn waiting(&self, stage: usize, ranges: &[Range<usize>]) -> u64 {
+        let Some(waiting) = &self.waiting else {
+            return 0;
+        };
         let profile = &self.model.on(0).profile;
         let replicas = self.schedule.replicas(stage).iter();
-        let bytes = replicas.map(|&worker| self.waiting.bytes(profile, ranges, (worker, stage)));
+        let bytes = replicas.map(|&worker| waiting.bytes(profile, ranges, (worker, stage)));
         bytes.max().unwrap_or(0)
     }
 

@@ -1,4 +1,4 @@
-//! Messages on their way between stages: outputs, skips, and their gradients.
+//! Skips on their way between stages.
 //!
 //! A value lies on its taker's device from the sender's forward pass on, and its gradient on the sender's device until
 //! the sender's backward pass. How many do at once depends on the times of all passes. Here these are equal, so that it
@@ -19,23 +19,15 @@ pub(super) struct Waiting {
     /// Of each stage, the most micro-batches between both passes.
     in_flight: Vec<usize>,
     /// By the stages of sender and taker, and a worker.
-    known: RefCell<HashMap<(Kind, [usize; 3]), Counts>>,
+    known: RefCell<HashMap<[usize; 3], Counts>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
-    /// To the next stage. While its gradient is used, it is among what the pass needs.
-    Output,
-    /// Its gradient is there until the pass that uses it has ended.
-    Skip,
-}
-
-/// Of a micro-batch in a stage: who runs it, and when.
-#[derive(Clone, Default)]
+/// Of a micro-batch in a stage: who runs it, and when its passes end.
+#[derive(Clone, Copy, Default)]
 struct Passes {
     worker: usize,
-    forward: Range<Duration>,
-    backward: Range<Duration>,
+    forward: Duration,
+    backward: Duration,
 }
 
 /// How many there are at once, at most.
@@ -55,14 +47,14 @@ impl Waiting {
         let simulation = schedule.simulate(&costs)?;
         let mut passes = vec![vec![Passes::default(); schedule.micro_batches()]; schedule.stages()];
         for (worker, spans) in simulation.timeline().workers.iter().enumerate() {
-            for (action, time) in spans
+            for (action, end) in spans
                 .iter()
-                .filter_map(|span| Some((span.action?, span.start..span.end)))
+                .filter_map(|span| Some((span.action?, span.end)))
             {
                 let own = &mut passes[action.stage][action.micro_batch];
                 match action.pass {
-                    Pass::Forward => (own.worker, own.forward) = (worker, time),
-                    pass if pass.sends_gradient() => own.backward = time,
+                    Pass::Forward => (own.worker, own.forward) = (worker, end),
+                    pass if pass.sends_gradient() => own.backward = end,
                     _ => {}
                 }
             }
@@ -75,36 +67,23 @@ impl Waiting {
         })
     }
 
-    /// Bytes of messages that wait on a worker for one of its stages, or for others that took what that one sent. They
-    /// do not count what micro-batches in flight hold.
+    /// Bytes of skips that wait on a worker for one of its stages, or for others that took what that one sent. They do
+    /// not count what micro-batches in flight hold.
     pub fn bytes(
         &self,
         profile: &Profile,
         ranges: &[Range<usize>],
         (worker, stage): (usize, usize),
     ) -> u64 {
-        let output = |stage: usize| profile.layers[ranges[stage].end - 1].output;
-        let counts = |sender| self.counts(Kind::Output, [sender, sender + 1, worker]);
         let mut sum = 0_u64;
-        if let Some(before) = stage.checked_sub(1) {
-            sum = counts(before).values.saturating_mul(output(before));
-        }
-        if stage + 1 < ranges.len() {
-            let gradients = counts(stage).gradients.saturating_mul(output(stage));
-            sum = sum.saturating_add(gradients);
-        }
         for skip in &profile.skips {
             let sender = stage_of(skip.from, ranges);
             let takers = skip.to.iter().map(|&layer| stage_of(layer, ranges));
             let mut takers: Vec<_> = takers.collect();
             takers.retain(|&taker| taker != sender);
-            let count = |taker: usize| {
-                let counts = self.counts(Kind::Skip, [sender, taker, worker]);
-                if stage == sender {
-                    counts.gradients
-                } else {
-                    counts.values
-                }
+            let count = |taker: usize| match stage {
+                _ if stage == sender => self.counts(sender, taker, worker).gradients,
+                _ => self.counts(sender, taker, worker).values,
             };
             // Each layer that takes a value has a gradient for it, but those of a stage get one value.
             if stage != sender {
@@ -117,23 +96,18 @@ impl Waiting {
         sum
     }
 
-    fn counts(&self, kind: Kind, places @ [sender, taker, worker]: [usize; 3]) -> Counts {
+    fn counts(&self, sender: usize, taker: usize, worker: usize) -> Counts {
         let mut known = self.known.borrow_mut();
         let count = || {
             let all = self.passes[sender].iter().zip(&self.passes[taker]);
             let (mut values, mut gradients) = (Vec::new(), Vec::new());
             for ((sender, taker), &is_whole) in all.zip(&self.whole[sender]) {
-                let (sent, taken) = (sender.forward.end, taker.backward.end);
-                let gone = match kind {
-                    Kind::Output => sender.backward.start,
-                    Kind::Skip => sender.backward.end,
-                };
                 match [sender.worker == worker, taker.worker == worker] {
-                    [false, true] => values.push(sent..taken),
+                    [false, true] => values.push(sender.forward..taker.backward),
                     // The gradient takes the value's place.
-                    [true, true] if !is_whole => values.push(sent..gone),
+                    [true, true] if !is_whole => values.push(sender.forward..sender.backward),
                     // The value is among the activations of the sender.
-                    [true, _] => gradients.push(taken..gone),
+                    [true, _] => gradients.push(taker.backward..sender.backward),
                     [false, false] => {}
                 }
             }
@@ -143,7 +117,7 @@ impl Waiting {
                 gradients,
             }
         };
-        *known.entry((kind, places)).or_insert_with(count)
+        *known.entry([sender, taker, worker]).or_insert_with(count)
     }
 }
 

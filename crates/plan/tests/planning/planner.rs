@@ -299,10 +299,10 @@ fn taken_elsewhere(profile: &Profile, from: Range<usize>, to: Range<usize>) -> u
         .sum()
 }
 
-/// When the forward and the backward pass of each micro-batch run in each stage, if passes take a second and whole
+/// When the forward and the backward pass of each micro-batch end in each stage, if passes take a second and whole
 /// backward passes two.
-fn times(schedule: &Schedule) -> HashMap<(usize, usize, bool), Range<i64>> {
-    let (mut done, mut times) = (HashMap::<Action, i64>::new(), HashMap::new());
+fn ends(schedule: &Schedule) -> HashMap<(usize, usize, bool), i64> {
+    let (mut done, mut ends) = (HashMap::<Action, i64>::new(), HashMap::new());
     let mut next = vec![0; schedule.workers().len()];
     let mut free = vec![0; schedule.workers().len()];
     let left = |next: &[usize]| {
@@ -349,22 +349,21 @@ fn times(schedule: &Schedule) -> HashMap<(usize, usize, bool), Range<i64>> {
                 Pass::Backward | Pass::InputGradient => false,
                 _ => continue,
             };
-            let place = (action.stage, action.micro_batch, is_forward);
-            times.insert(place, ready..end);
+            ends.insert((action.stage, action.micro_batch, is_forward), end);
         }
     }
-    times
+    ends
 }
 
-/// Messages that wait for stages, under a schedule.
+/// Skips that wait for stages, under a schedule.
 struct OnTheirWay<'a> {
     schedule: &'a Schedule,
-    times: HashMap<(usize, usize, bool), Range<i64>>,
+    ends: HashMap<(usize, usize, bool), i64>,
     /// By stage and micro-batch, whether all activations are kept.
     kept: Vec<Vec<bool>>,
-    /// How many, by sender, taker, worker, and whether they are outputs: values beyond the micro-batches that a stage
-    /// has between its passes, and gradients of those that it sent.
-    known: RefCell<HashMap<([usize; 3], bool), [usize; 2]>>,
+    /// How many, by sender, taker and worker: values beyond the micro-batches that a stage has between its passes, and
+    /// gradients of those that it sent.
+    known: RefCell<HashMap<[usize; 3], [usize; 2]>>,
 }
 
 impl<'a> OnTheirWay<'a> {
@@ -372,7 +371,7 @@ impl<'a> OnTheirWay<'a> {
         let stages = 0..schedule.stages();
         Self {
             schedule,
-            times: times(schedule),
+            ends: ends(schedule),
             kept: stages
                 .map(|stage| recompute.kept(schedule, stage))
                 .collect(),
@@ -380,7 +379,7 @@ impl<'a> OnTheirWay<'a> {
         }
     }
 
-    /// Bytes of outputs and skips, for each stage. Of several replicas, the most.
+    /// Bytes for each stage. Of several replicas, the most.
     fn bytes(&self, profile: &Profile, cut: &[usize]) -> Vec<u64> {
         let ends: Vec<usize> = (1..=cut.len())
             .map(|count| cut[..count].iter().sum())
@@ -388,23 +387,15 @@ impl<'a> OnTheirWay<'a> {
         let stage_of = |layer: usize| ends.iter().position(|&end| layer < end).unwrap();
         let of_worker = |stage: usize, worker: usize| {
             let mut all = 0;
-            if stage > 0 {
-                let [values, _] = self.counts([stage - 1, stage, worker], true);
-                all += values as u64 * profile.layers[ends[stage - 1] - 1].output;
-            }
-            if stage + 1 < cut.len() {
-                let [_, gradients] = self.counts([stage, stage + 1, worker], true);
-                all += gradients as u64 * profile.layers[ends[stage] - 1].output;
-            }
             for skip in &profile.skips {
                 let sender = stage_of(skip.from);
                 let mut takers: Vec<_> = skip.to.iter().map(|&to| stage_of(to)).collect();
                 if sender != stage && takers.contains(&stage) {
-                    all += self.counts([sender, stage, worker], false)[0] as u64 * skip.bytes;
+                    all += self.counts([sender, stage, worker])[0] as u64 * skip.bytes;
                 }
                 takers.retain(|&taker| sender == stage && taker != stage);
                 for taker in takers {
-                    all += self.counts([stage, taker, worker], false)[1] as u64 * skip.bytes;
+                    all += self.counts([stage, taker, worker])[1] as u64 * skip.bytes;
                 }
             }
             all
@@ -419,16 +410,12 @@ impl<'a> OnTheirWay<'a> {
         (0..cut.len()).map(of_stage).collect()
     }
 
-    fn counts(&self, [sender, taker, worker]: [usize; 3], are_outputs: bool) -> [usize; 2] {
+    fn counts(&self, key @ [sender, taker, worker]: [usize; 3]) -> [usize; 2] {
         let count = || {
-            let end = |stage: usize, i, forward| self.times[&(stage, i, forward)].end;
-            // A pass has the gradient of its output, and until it has ended those of skips.
-            let gone = |i| match &self.times[&(sender, i, false)] {
-                backward if are_outputs => backward.start,
-                backward => backward.end,
-            };
+            let end = |stage: usize, i, forward| self.ends[&(stage, i, forward)];
+            let gone = |i| end(sender, i, false);
             let has = |stage: usize, i| self.schedule.worker_of(stage, i) == worker;
-            let last = self.times.values().map(|time| time.end).max().unwrap();
+            let last = self.ends.values().copied().max().unwrap();
             let most = |is_there: &dyn Fn(usize, i64) -> bool| {
                 let all = 0..self.schedule.micro_batches();
                 let at = |now: i64| all.clone().filter(|&i| is_there(i, now)).count();
@@ -451,7 +438,6 @@ impl<'a> OnTheirWay<'a> {
             let in_flight = self.schedule.peak_in_flight()[taker];
             [values.saturating_sub(in_flight), gradients]
         };
-        let key = ([sender, taker, worker], are_outputs);
         *self.known.borrow_mut().entry(key).or_insert_with(count)
     }
 }
