@@ -11,6 +11,7 @@ mod choices;
 mod coarse;
 mod cuts;
 mod error;
+mod ranges;
 mod recomputed;
 mod request;
 mod setup;
@@ -32,9 +33,9 @@ use shapes::ShapeRequest;
 
 pub use candidate::{Candidate, Forecast};
 pub use error::PlanError;
+pub(crate) use ranges::ranges;
 pub use request::{BUCKET, PlanRequest};
 pub use setup::Setup;
-pub(crate) use shape::ranges;
 pub use verdict::{Plan, RunnerUp, Verdict};
 
 impl PlanRequest<'_> {

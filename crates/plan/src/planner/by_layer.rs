@@ -12,8 +12,9 @@ use stovepipe_schedule::{Costs, Pass, Recompute, Segments};
 use super::{
     PlanError,
     choices::{Choice, Choices},
+    ranges::ranges,
     recomputed::Recomputed,
-    shape::{Load, Shape, ranges},
+    shape::{Load, Shape},
 };
 
 /// The most combinations of choices for the stages of one worker that are looked at.

@@ -13,6 +13,7 @@ use stovepipe_schedule::{
 
 use super::{
     Forecast, PlanError,
+    ranges::{ranges, stage_of},
     recomputed::{Recomputed, Run},
     waiting::Waiting,
 };
@@ -828,21 +829,6 @@ impl<'a> Shape<'a> {
 /// Seconds of a micro-batch, forward and backward.
 fn seconds(costs: &StageCosts) -> f64 {
     costs.forward + costs.input + costs.weight
-}
-
-/// The layers of each stage.
-pub(crate) fn ranges(cut: &[usize]) -> Vec<Range<usize>> {
-    let mut end = 0;
-    let next = cut.iter().map(|&count| {
-        end += count;
-        end - count..end
-    });
-    next.collect()
-}
-
-/// The stage of a layer.
-pub(super) fn stage_of(layer: usize, ranges: &[Range<usize>]) -> usize {
-    ranges.partition_point(|layers| layers.end <= layer)
 }
 
 /// The micro-batches whose inputs a worker with the first stage has in memory: on a CPU those of a mini-batch, elsewhere

@@ -8,7 +8,7 @@ use std::{cell::RefCell, collections::HashMap, ops::Range, time::Duration};
 
 use stovepipe_schedule::{CostError, Costs, Pass, Schedule};
 
-use super::shape::stage_of;
+use super::ranges::stage_of;
 use crate::Profile;
 
 pub(super) struct Waiting {
