@@ -62,7 +62,7 @@ pub struct Profile {
     /// The layers, in the order of the chain.
     #[serde(rename = "layer", default)]
     pub layers: Vec<LayerProfile>,
-    /// Values that layers send past others.
+    /// Values that layers send past others: `[[skip]]` in a file. Without them, the planner takes the model to have none.
     #[serde(rename = "skip", default, skip_serializing_if = "Vec::is_empty")]
     pub skips: Vec<SkipProfile>,
 }
@@ -73,7 +73,7 @@ pub struct Profile {
 pub struct SkipProfile {
     /// The layer that sends it.
     pub from: usize,
-    /// The layers that take it, in order.
+    /// The layers that take it: at least one, ascending.
     pub to: Vec<usize>,
     /// Its bytes.
     pub bytes: u64,
@@ -129,7 +129,7 @@ pub struct LayerProfile {
     pub workspace: Option<u64>,
 }
 
-/// A skip does not go from a layer to later ones.
+/// A skip whose takers are missing, out of order, or no later layers.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "a skip goes from a layer to later ones, in order: not from {from} to {to:?} in a model of {}",

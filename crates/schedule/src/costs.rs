@@ -27,7 +27,8 @@ pub struct Costs {
     pub stages: Vec<StageCosts>,
     /// Between each stage and the next, or a single one for all.
     pub links: Vec<Link>,
-    /// What stages send to later ones besides their outputs.
+    /// What stages send to later ones besides their outputs. It takes time; its memory is that of
+    /// [stages](StageMemory).
     pub skips: Vec<SkipCosts>,
     /// Which micro-batches are recomputed. Which of their layers are, costs say.
     pub recompute: Recompute,
@@ -73,7 +74,7 @@ pub struct SkipCosts {
     pub to: usize,
     /// Bytes for a micro-batch. The gradients that come back have as many.
     pub bytes: f64,
-    /// Between these stages.
+    /// The link between these stages.
     pub link: Link,
 }
 
@@ -284,7 +285,7 @@ pub enum CostError {
     /// A stage would need weights that it does not have yet.
     #[error(transparent)]
     Weights(#[from] ScheduleError),
-    /// A number is negative, NaN, infinite or absurdly large. A link, or a skip, has the number of the stage before.
+    /// A number is negative, NaN, infinite or absurdly large. For a link or a skip, `stage` is the one that sends.
     #[error("{what} of stage {stage} is {value:?}, which is out of range")]
     Number {
         what: &'static str,

@@ -1,8 +1,8 @@
 //! Skips on their way between stages.
 //!
 //! A value lies on its taker's device from the sender's forward pass on, and its gradient on the sender's device until
-//! the sender's backward pass. How many do at once depends on the times of all passes. Here these are equal, so that it
-//! does not depend on the cut.
+//! the sender's backward pass. How many do at once depends on the times of all passes. Here all stages are equally
+//! fast, so that it does not depend on the cut.
 
 use std::{cell::RefCell, collections::HashMap, ops::Range, time::Duration};
 
