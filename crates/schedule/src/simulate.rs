@@ -2,15 +2,14 @@
 
 mod memory;
 mod reduction;
-mod skips;
 
 use std::{collections::HashMap, time::Duration};
 
 pub use memory::{HeldBytes, MemoryAt};
 
 use crate::{
-    Action, CostError, Costs, Link, Pass, Schedule, Span, SpanKind, Timeline, table::ResultTable,
-    versions::PassVersions,
+    Action, CostError, Costs, Link, Pass, Schedule, SkipCosts, Span, SpanKind, Timeline,
+    table::ResultTable, versions::PassVersions,
 };
 
 impl Schedule {
@@ -51,9 +50,8 @@ impl Schedule {
                 versions: versions.transpose()?,
                 slots: slots.collect(),
                 reductions: vec![Vec::new(); self.stages()],
-                late_skips: HashMap::new(),
+                last_skips: HashMap::new(),
             },
-            skips: vec![vec![[0.0; 2]; self.micro_batches()]; costs.skips.len()],
             arrivals: ResultTable::new(self.stages(), self.micro_batches(), 0.0),
             free: HashMap::new(),
         };
@@ -97,8 +95,6 @@ struct Clock<'a> {
     simulation: Simulation<'a>,
     /// When the results of passes arrive at the neighbouring stage.
     arrivals: ResultTable<f64>,
-    /// When each skip and its gradient arrive, by micro-batch.
-    skips: Vec<Vec<[f64; 2]>>,
     /// When each link is free again, by sender and receiver.
     free: HashMap<(usize, usize), f64>,
 }
@@ -133,22 +129,16 @@ impl Clock<'_> {
 
     /// When all that an action waits for has arrived.
     fn arrived(&mut self, action: Action) -> f64 {
-        let Simulation {
-            schedule, costs, ..
-        } = self.simulation;
-        let input = schedule.input(action);
-        let mut arrived = input.map_or(0.0, |input| self.arrivals.get(input));
-        for (skip, arrivals) in costs.skips.iter().zip(&self.skips) {
-            let Some((stage, way)) = skip.way_to(action) else {
-                continue;
-            };
-            let arrival = arrivals[action.micro_batch][way as usize];
-            if arrival > arrived {
-                arrived = arrival;
-                self.simulation.late_skips.insert(action, stage);
+        let input = self.simulation.schedule.input(action);
+        let arrived = input.map_or(0.0, |input| self.arrivals.get(input));
+        match self.simulation.last_skips.get(&action) {
+            Some(&(skip, _)) if skip > arrived => skip,
+            Some(_) => {
+                self.simulation.last_skips.remove(&action);
+                arrived
             }
+            None => arrived,
         }
-        arrived
     }
 
     fn send(&mut self, worker: usize, action: Action, end: f64) {
@@ -175,11 +165,16 @@ impl Clock<'_> {
         let Simulation {
             schedule, costs, ..
         } = self.simulation;
-        for (number, skip) in costs.skips.iter().enumerate() {
-            if let Some((stage, way)) = skip.way_from(action) {
-                let receiver = schedule.worker_of(stage, action.micro_batch);
-                let arrival = self.transfer((worker, receiver), (skip.link, skip.bytes), end);
-                self.skips[number][action.micro_batch][way as usize] = arrival;
+        for skip in &costs.skips {
+            let Some(taker) = skip.taker(schedule, action) else {
+                continue;
+            };
+            let receiver = schedule.worker_of(taker.stage, taker.micro_batch);
+            let arrival = self.transfer((worker, receiver), (skip.link, skip.bytes), end);
+            let last = self.simulation.last_skips.entry(taker);
+            let last = last.or_insert((arrival, action));
+            if arrival > last.0 {
+                *last = (arrival, action);
             }
         }
     }
@@ -196,6 +191,22 @@ impl Clock<'_> {
         let free = self.free.entry(workers).or_insert(0.0);
         *free = free.max(now) + seconds;
         *free + link.latency
+    }
+}
+
+impl SkipCosts {
+    /// The action that takes what another one sends of this.
+    fn taker(&self, schedule: &Schedule, action: Action) -> Option<Action> {
+        let micro_batch = action.micro_batch;
+        match action.pass {
+            Pass::Forward if action.stage == self.from => {
+                Some(Action::forward(self.to, micro_batch))
+            }
+            pass if pass.sends_gradient() && action.stage == self.to => {
+                Some(schedule.gradient_of(self.from, micro_batch))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -244,8 +255,9 @@ pub struct Simulation<'a> {
     slots: Vec<Vec<Slot>>,
     /// By stage.
     reductions: Vec<Vec<Slot>>,
-    /// For actions whose input arrived before a skip or its gradient: the stage that sent the last one.
-    late_skips: HashMap<Action, usize>,
+    /// For each action that takes skips, or gradients of skips: when the last one arrives, and the action that sent it.
+    /// When the action runs, it stays only if the action's input arrived before.
+    last_skips: HashMap<Action, (f64, Action)>,
 }
 
 impl Simulation<'_> {
@@ -377,15 +389,8 @@ impl Simulation<'_> {
 
     /// The action that sent what arrived last of all that an action waits for.
     fn last_input(&self, action: Action) -> Option<Action> {
-        let input = self.schedule.input(action)?;
-        let of_skip = self
-            .late_skips
-            .get(&action)
-            .map(|&stage| match action.pass {
-                Pass::Forward => Action::forward(stage, action.micro_batch),
-                _ => self.schedule.gradient_of(stage, action.micro_batch),
-            });
-        Some(of_skip.unwrap_or(input))
+        let skip = self.last_skips.get(&action).map(|&(_, sender)| sender);
+        skip.or_else(|| self.schedule.input(action))
     }
 
     /// For each update of replicas, the action before it that ends last: its worker and place.
