@@ -286,19 +286,29 @@ impl Layer for Everything {
         context: &mut Context<'_, Self>,
     ) -> Result<Tensor<2>, LayerError> {
         let y = self.linear.forward(x).unsqueeze_dim::<3>(2);
-        let mut y = self.norm.forward(y).squeeze_dim::<2>(2).tanh();
-        for skip in &self.uses {
-            match skip {
-                SkipUse::Send(name) => context.send(name, y.clone()),
-                SkipUse::Take(name) => y = y + context.take(name)?,
-            }
-        }
+        let y = self.norm.forward(y).squeeze_dim::<2>(2).tanh();
+        let y = exchanged(y, &self.uses, context)?;
         Ok(self.dropout.forward(y, context.rng()))
     }
 
     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
+}
+
+/// A value that a layer sends, and what it adds of those that it takes.
+fn exchanged<L: Layer<Flow = Tensor<2>>>(
+    mut y: Tensor<2>,
+    uses: &[SkipUse],
+    context: &mut Context<'_, L>,
+) -> Result<Tensor<2>, LayerError> {
+    for skip in uses {
+        match skip {
+            SkipUse::Send(name) => context.send(name, y.clone()),
+            SkipUse::Take(name) => y = y + context.take(name)?,
+        }
+    }
+    Ok(y)
 }
 
 fn everything() -> Vec<Everything> {
@@ -472,13 +482,7 @@ impl Layer for Even {
         x: Tensor<2>,
         context: &mut Context<'_, Self>,
     ) -> Result<Tensor<2>, LayerError> {
-        let mut y = self.linear.forward(x);
-        for skip in &self.uses {
-            match skip {
-                SkipUse::Send(name) => context.send(name, y.clone()),
-                SkipUse::Take(name) => y = y + context.take(name)?,
-            }
-        }
+        let y = exchanged(self.linear.forward(x), &self.uses, context)?;
         Ok(y.tanh())
     }
 
