@@ -184,8 +184,8 @@ mod tests {
             image_size: 96,
             batch_size: 8,
             micro_batches: 2,
-            epochs: 6,
-            learning_rate: 0.05,
+            epochs: 24,
+            learning_rate: 0.02,
         };
         let model = folder.path().join("model.safetensors");
         let accuracy = train(folder.path(), &recipe, &model)?;

@@ -46,6 +46,7 @@ fn an_adapter_is_listed_and_its_memory_is_checked() {
 }
 
 #[test]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
 fn a_graphics_adapter_is_examined() {
     let Some(here) = with_adapter() else { return };
     let text = here.succeed("doctor --quick --models vit --out report.txt"); // the first GPU
@@ -123,6 +124,7 @@ fn a_language_model_is_fine_tuned_beside_a_cpu() {
 
 /// States of an optimizer in the memory of the host.
 #[test]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
 fn states_on_the_host_give_the_loss_of_the_cpu() {
     let Some(here) = with_adapter() else { return };
     let on_cpu = losses(TRANSFORMER, "cpu", "cpu", &here);
@@ -132,6 +134,7 @@ fn states_on_the_host_give_the_loss_of_the_cpu() {
 
 /// A plan for different devices knows their relative speeds and the links between them.
 #[test]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
 fn a_plan_is_measured_on_a_graphics_adapter_and_a_cpu() {
     let Some(here) = with_adapter() else { return };
     let line = "plan --measure --devices wgpu:0,cpu --batch-size 8 --write-machine machine.toml";

@@ -21,8 +21,8 @@ use stovepipe_verify::{Outcome, Verifier};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// One, a number that does not divide the batch, and more than it has samples.
-const MICRO_BATCHES: [usize; 3] = [1, 3, 12];
-const SAMPLES: usize = 10;
+const MICRO_BATCHES: [usize; 3] = [1, 3, 6];
+const SAMPLES: usize = 5;
 
 /// Verifies a model in all ways to run it, and in several processes. Returns the number of cases in which
 /// running statistics were compared.

@@ -28,7 +28,7 @@ fn check(seed: u64, layers: impl Fn() -> Vec<AmoebaLayer>) {
 
 /// With an auxiliary head, and operations that are dropped.
 #[test]
-#[ignore = "many shapes to compile: takes minutes on a driver in software; run with --ignored"]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
 fn amoebanet_d() {
     check(10, || {
         let config = AmoebaNetDConfig::new(3, 16, 10).with_stem(Stem::Small);
@@ -39,7 +39,7 @@ fn amoebanet_d() {
 
 /// Its separable convolutions have groups and dilations, and its narrowest norms one channel.
 #[test]
-#[ignore = "many shapes to compile: takes minutes on a driver in software; run with --ignored"]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
 fn amoebanet_b() {
     check(8, || {
         let config = AmoebaNetBConfig::new(3, 8, 10).with_stem(Stem::Small);

@@ -59,6 +59,7 @@ fn random_numbers_are_drawn_on_the_device() {
 
 /// If no gradient is deferred, the second half of a backward pass is empty.
 #[test]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
 fn backward_passes_in_halves() {
     let objective = CrossEntropy::new();
     check(Pairs::OneGpu, conv_net, batch, &objective, |builder| {

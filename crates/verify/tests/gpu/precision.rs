@@ -12,6 +12,7 @@ use crate::{
 /// A GPU that computes in f16 has the gradients of f32 up to rounding, alone and beside the CPU. Others say so
 /// before anything runs.
 #[test]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
 fn f16() {
     check(Precision::F16, 1.0 / 2048.0);
 }

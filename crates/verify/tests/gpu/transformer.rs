@@ -35,6 +35,7 @@ fn a_language_model() {
 
 /// Rotary positions, keys and values that heads share, norms of heads, biases, and an adapter.
 #[test]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
 fn a_decoder() {
     let config = DecoderConfig {
         keys: 2,
@@ -62,6 +63,7 @@ fn a_decoder() {
 
 /// Patches, a class token, no dropout; gradients of weights wait on both.
 #[test]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
 fn a_vision_transformer() {
     let config = VitConfig::new(16, 4, 2, 32, 4, 10);
     let layers = || config.init(&Device::flex()).unwrap();
