@@ -112,6 +112,9 @@ fn check<L, T>(
     L: Layer,
     T: Flow,
 {
+    // Draws the parameters with a seed.
+    let layers = Pipeline::builder(layers).devices([cpu()]).build();
+    let layers = layers.unwrap().into_layers();
     let alone = (1, Rule::GPipe, Recompute::Never);
     let see = |how, precision| seen(&layers, &batch, &objective, how, precision);
     let exact = see(alone.clone(), Precision::F32);
