@@ -32,7 +32,7 @@ fn cargo(here: &Here, line: &str) -> Command {
 
 /// The new project is what cargo and rustfmt want, its test passes, and it trains. Here it is built as the workspace
 /// is, so that Burn is not built again; so `STOVEPIPE_TEST_PROFILE` is the file of cargo's settings for these tests, if
-/// they have one.
+/// they have one, and `STOVEPIPE_TEST_FEATURES` are those of the workspace that change what Burn is built from.
 #[test]
 fn a_new_project_trains() {
     let here = Here::new();
@@ -45,11 +45,14 @@ fn a_new_project_trains() {
     let packages = "[profile.release.package]\n";
     let quick = format!("{packages}first-model = {{ opt-level = 0 }}\n");
     let profile = profile.replace(packages, &quick);
-    let hack = root().join("crates/workspace-hack").display().to_string();
+    let crates = root().join("crates").display().to_string();
     let manifest = here.read("first-model/Cargo.toml");
     let manifest = manifest.replace(
         "[dependencies]\n",
-        &format!("[workspace]\n\n[dependencies]\nworkspace-hack = {{ path = '{hack}' }}\n"),
+        &format!(
+            "[workspace]\n\n[dependencies]\nworkspace-hack = {{ path = '{crates}/workspace-hack' }}\n\
+             stovepipe-verify = {{ path = '{crates}/verify' }}\n"
+        ),
     );
     assert!(manifest.contains("workspace-hack"));
     here.write(
@@ -67,6 +70,9 @@ fn a_new_project_trains() {
     let mut flags = format!("--release --offline --target-dir {}", target.display());
     if cfg!(feature = "wgpu") {
         flags.push_str(" --features wgpu");
+    }
+    if let Ok(features) = env::var("STOVEPIPE_TEST_FEATURES") {
+        flags.push_str(&format!(" --features {features}"));
     }
     if let Ok(profile) = env::var("STOVEPIPE_TEST_PROFILE") {
         let profile = root().canonicalize().unwrap().join(profile);

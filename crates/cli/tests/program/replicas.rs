@@ -13,7 +13,7 @@ fn runs_with_as_many_replicas_have_the_same_files() {
     let here = Here::new();
     let run = |more: &str, out: &str| {
         here.run(&small(&format!(
-            "--replicas 3 --micro-batches 3 {more} --out {out}"
+            "--epochs 1 --replicas 3 --micro-batches 3 {more} --out {out}"
         )))
     };
     let said = run("--stages 1", "one");
@@ -26,7 +26,9 @@ fn runs_with_as_many_replicas_have_the_same_files() {
     let expected = results(&here.join("one"));
     assert!(expected == results(&here.join("two")));
     assert!(expected == results(&here.join("three")));
-    here.run(&small("--stages 1 --micro-batches 3 --out alone"));
+    here.run(&small(
+        "--epochs 1 --stages 1 --micro-batches 3 --out alone",
+    ));
     assert!(expected != results(&here.join("alone")));
     let svg = here.read("two/timeline.svg");
     check_contains(&svg, &["6 workers", "stage 1 · layers"]);

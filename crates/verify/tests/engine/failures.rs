@@ -177,7 +177,7 @@ fn every_place_where_a_small_step_can_fail() {
     }
 }
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(1));
+const LIMIT: Option<Duration> = Some(Duration::from_secs(3));
 
 /// A trap that hangs until the sender is dropped.
 fn hang(at: usize) -> (Sender<()>, Trap) {
@@ -192,11 +192,11 @@ fn stalling(layer: usize, trap: &Trap, rule: By, micro_batches: usize) -> Pipeli
     builder.stall_timeout(LIMIT).build().unwrap()
 }
 
-/// Runs a step as soon as no worker is stuck.
+/// Runs a step as soon as no worker is stuck. On a busy machine, the limit may also end a good step.
 fn step_when_back(pipeline: &Pipeline<Trapped>) -> Result<(), StepError> {
     loop {
         match step(pipeline) {
-            Err(StepError::Stuck { .. }) => thread::yield_now(),
+            Err(StepError::Stuck { .. } | StepError::Stalled { .. }) => thread::yield_now(),
             other => return other,
         }
     }
@@ -250,7 +250,7 @@ fn a_layer_that_hangs_in_one_process_is_named_in_all() {
     for (rank, said) in said.iter().enumerate() {
         let hangs = "worker 1: was in 1F0, layer 3 (Trapped)";
         let elsewhere = "worker 0: is in another process";
-        for part in ["no worker finished an action for 1.0 s", hangs, elsewhere] {
+        for part in ["no worker finished an action for 3.0 s", hangs, elsewhere] {
             assert_contains(said, part);
         }
         assert_eq!(
@@ -267,7 +267,7 @@ fn a_layer_that_hangs_while_it_is_measured_is_named() {
     let (release, trap) = hang(4);
     let profiler = Profiler::new(&cpu()).stall_timeout(LIMIT);
     let measured = profiler.measure(&trapped(3, &trap), vectors(8, 4));
-    let expected = "layer 3 (Trapped) could not be measured: cpu did not answer for 1.0 s";
+    let expected = "layer 3 (Trapped) could not be measured: cpu did not answer for 3.0 s";
     assert_eq!(measured.unwrap_err().to_string(), expected);
     drop(release);
 }

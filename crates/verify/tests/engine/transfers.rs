@@ -148,7 +148,7 @@ fn never_answering() -> (Pipeline<ConvNet>, Sender<()>) {
     let (release, until) = channel();
     let until = Mutex::new(until);
     let pipeline = builder(conv_net(), 2, GPipe, 3, Recompute::Never)
-        .stall_timeout(Some(Duration::from_secs(1)))
+        .stall_timeout(Some(Duration::from_secs(3)))
         .on_transfer(move |transfer: &Transfer| {
             if (transfer.kind, transfer.micro_batch) == (TransferKind::Gradients, 1) {
                 let _ = until.lock().unwrap().recv();

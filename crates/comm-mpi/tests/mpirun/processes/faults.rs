@@ -164,7 +164,7 @@ fn no_rank_outlives_mpirun() {
 fn a_rank_that_is_stopped_is_named() {
     for size in SIZES {
         let stop = |job: &Job| signal("-STOP", job.processes()[1]);
-        let missing = format!("{} did not answer within 3s", rank(1));
+        let missing = format!("{} did not answer within 5s", rank(1));
         fails(size, "gathers", stop, &[&missing]);
         // It takes nothing, and it is silent: either may be noticed first, and by any of the others.
         fails(size, "sends", stop, &["rank 0 failed: ", &rank(1)]);
@@ -191,7 +191,7 @@ fn a_rank_that_fails_ends_the_job_and_says_why() {
 
 #[test]
 fn a_rank_that_does_not_end_is_not_waited_for() {
-    let missing = format!("{} did not answer within 3s", rank(1));
+    let missing = format!("{} did not answer within 5s", rank(1));
     fails(2, "leaves and is waited for", |_| {}, &[&missing]);
     fails(4, "hangs after a failure", |_| {}, &[&missing]);
 }

@@ -14,7 +14,7 @@ use super::{job::PROGRAM, sums};
 use crate::{collective_conformance, conformance};
 
 /// How long a rank may keep others waiting, in the tests of faults.
-const LIMIT: Duration = Duration::from_secs(3);
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// Not a test: what `Job` starts.
 #[test]

@@ -181,7 +181,7 @@ fn groups_at_once(comm: &Arc<Communicator>) {
         comm.send((own + 1) % size, 50, 0, vec![vec![0; 1 << 20]])
             .unwrap();
         thread::sleep(Duration::from_millis(10));
-        assert!(began.elapsed() < Duration::from_secs(60), "it hangs");
+        assert!(began.elapsed() < Duration::from_secs(300), "it hangs");
     }
     threads
         .into_iter()
