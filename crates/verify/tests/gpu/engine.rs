@@ -23,6 +23,7 @@ fn batch() -> (Tensor<4>, Tensor<1, Int>) {
 
 /// Convolutions, batch norms, a value with three readers.
 #[test]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
 fn a_net_of_convolutions() {
     let objective = CrossEntropy::new();
     check(Pairs::Each, conv_net, batch, &objective, |builder| builder);
