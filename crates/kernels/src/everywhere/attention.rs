@@ -303,25 +303,17 @@ fn joined(x: Tensor<4>) -> Tensor<3> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use burn::tensor::{Device, Distribution, TensorData, Tolerance};
-    use rand::SeedableRng;
-    use rand_chacha::ChaCha8Rng;
+    use burn::tensor::Tolerance;
 
-    use super::*;
+    use super::{super::normal, *};
     use crate::random::Draw;
 
     /// Blocks of one row, of some, and the last one smaller, and samples by themselves, next to all at once.
     #[test]
     fn blocks_change_nothing_but_the_rounding() {
-        let device = Device::flex();
         let [samples, length, width] = [2, 7, 12];
-        let mut rng = ChaCha8Rng::seed_from_u64(0);
-        let mut random = |shape: [usize; 3]| {
-            let normal = Distribution::Normal(0.0, 1.0);
-            let data = TensorData::random::<f32, _, _>(shape, normal, &mut rng);
-            Tensor::<3>::from_data(data, &device)
-        };
-        let (projected, slopes) = (random([samples, length, 3 * width]), random([2, 7, 12]));
+        let projected = normal(0, [samples, length, 3 * width], 0.0);
+        let slopes = normal(1, [samples, length, width], 0.0);
         for (causal, drops) in [(false, false), (false, true), (true, false), (true, true)] {
             let heads = Heads::new(3, causal);
             // Its samples are those of the input, or another.

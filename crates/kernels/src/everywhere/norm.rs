@@ -90,25 +90,16 @@ impl<const D: usize, const N: usize> Operation<N> for Normalize<D> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use burn::tensor::{Device, Distribution, TensorData, Tolerance};
-    use rand::SeedableRng;
-    use rand_chacha::ChaCha8Rng;
+    use burn::tensor::Tolerance;
 
-    use super::*;
+    use super::{super::normal, *};
 
     /// Next to Burn's gradients of each operation.
     #[test]
     fn gradients_are_those_of_the_formula() {
-        let device = Device::flex();
-        let mut rng = ChaCha8Rng::seed_from_u64(0);
-        let mut random = |count: usize, mean| {
-            let normal = Distribution::Normal(mean, 1.0);
-            let data = TensorData::random::<f32, _, _>([count], normal, &mut rng);
-            Tensor::<1>::from_data(data, &device)
-        };
-        let x = random(70, 0.5).reshape([2, 5, 7]);
-        let [gamma, beta] = [1.0, 0.0].map(|mean| random(7, mean));
-        let slopes = random(70, 0.0).reshape([2, 5, 7]).autodiff();
+        let x = normal(0, [2, 5, 7], 0.5);
+        let (gamma, beta) = (normal(1, [7], 1.0), normal(2, [7], 0.0));
+        let slopes = normal(3, [2, 5, 7], 0.0).autodiff();
         for has_beta in [false, true] {
             let run = |is_ours: bool| {
                 let tracked = |tensor: Tensor<1>| tensor.autodiff().require_grad();
