@@ -14,7 +14,7 @@ use stovepipe_schedule::{GPipe, OneForwardOneBackward, Rule};
 
 use crate::{
     beside_cpu::{Pairs, check, cpu, rounds_products, tolerance, two_devices},
-    models::{self, By, SQUARED, builder, conv_net, images, labels, vectors},
+    models::{self, By, SQUARED, builder, conv_net, dense, images, labels, vectors},
 };
 
 fn batch() -> (Tensor<4>, Tensor<1, Int>) {
@@ -103,19 +103,19 @@ fn errors_name_the_device_by_its_name() {
     let Some([best, first]) = two_devices() else {
         return;
     };
-    let builder = builder(conv_net(), 2, GPipe, 2, Recompute::Never);
+    let builder = builder(dense(&[3, 4, 4]), 2, GPipe, 2, Recompute::Never);
     let names = [best.name.clone(), first.name.clone()];
     let pipeline = builder.devices([best, first]).build().unwrap();
     let stages = pipeline.stages().into_iter();
     let found: Vec<_> = stages.map(|stage| stage.device_name).collect();
     assert_eq!(found, names);
     // NaN is found on a GPU too.
-    let (images, labels) = batch();
-    let step = pipeline.train_step((images * f32::NAN, labels), &CrossEntropy::new());
+    let batch = |factor| (vectors(8, 3) * factor, labels(8, 4));
+    let step = pipeline.train_step(batch(f32::NAN), &CrossEntropy::new());
     let error = step.err().unwrap().to_string();
     let part = format!("stage 0 failed on {}, ", names[0]);
     assert!(error.contains(&part), "{error}");
-    let step = pipeline.train_step(batch(), &CrossEntropy::new());
+    let step = pipeline.train_step(batch(1.0), &CrossEntropy::new());
     let _ = step.unwrap();
 }
 
@@ -124,7 +124,7 @@ fn a_transfer_that_fails_names_both_devices() {
     let Some([best, _]) = two_devices() else {
         return;
     };
-    let pipeline = builder(conv_net(), 2, GPipe, 2, Recompute::Never)
+    let pipeline = builder(dense(&[3, 4, 4]), 2, GPipe, 2, Recompute::Never)
         .devices([best.clone(), cpu()])
         .on_transfer(|transfer| {
             let is_gradient = transfer.kind == TransferKind::Gradients;
@@ -132,7 +132,8 @@ fn a_transfer_that_fails_names_both_devices() {
         })
         .build()
         .unwrap();
-    let step = pipeline.train_step(batch(), &CrossEntropy::new());
+    let batch = (vectors(8, 3), labels(8, 4));
+    let step = pipeline.train_step(batch, &CrossEntropy::new());
     let Err(error @ StepError::Failed(_)) = step else {
         panic!("the step should fail");
     };
