@@ -30,8 +30,6 @@ pub(crate) type HeldInCases = Vec<(Case, Vec<Held>)>;
 const REPLICAS: [usize; 2] = [2, 3];
 /// Allowed between two ways to add up the same numbers.
 const ROUNDING: f64 = 1e-5;
-/// Allowed between sums in another order, also after an update.
-const REPLICATED: f64 = 1e-4;
 /// Allowed between running statistics.
 const STATISTICS: f64 = 1e-4;
 /// Allowed on devices that do not promise the same bits.
@@ -193,7 +191,7 @@ where
     /// them.
     pub(crate) fn check_replicas(&self, cases: &[Case]) -> Result<Check, ProcessError> {
         let compared = "replicas of stages with the same stages alone";
-        let mut check = Check::new("replicas", compared, REPLICATED);
+        let mut check = Check::new("replicas", compared, ROUNDING);
         let few = self.processes.size() + 1;
         let chosen = cases.iter().filter(|case| {
             case.rule == Rule::OneForwardOneBackward
@@ -206,12 +204,12 @@ where
                 .into_iter()
                 .filter(|own| *own <= case.micro_batches)
             {
-                let case = Case {
+                let replicated = Case {
                     replicas,
                     ..case.clone()
                 };
-                let found = self.run(&case).map(|(found, _)| found);
-                check.compare(&self.processes, &case, &found, &expected)?;
+                let found = self.run_replicas(&replicated, case);
+                check.compare(&self.processes, &replicated, &found, &expected)?;
             }
         }
         if check.cases == 0 {

@@ -147,23 +147,43 @@ where
 
     /// Trains, evaluates, and does both again. Also returns what each stage held in the last step.
     pub(crate) fn run(&self, case: &Case) -> Result<(Snapshot, Vec<Held>), CaseError> {
-        self.run_pipeline(self.build(case)?)
+        self.run_pipeline(self.build(case)?, None)
     }
 
     /// The same in this process alone, which then has all layers.
     pub(crate) fn run_alone(&self, case: &Case) -> Result<Snapshot, CaseError> {
-        let pipeline = self.build_in(&Processes::default(), copies(&self.layers), case)?;
-        self.run_pipeline(pipeline).map(|(results, _)| results)
+        let pipeline = self.build_alone(case)?;
+        self.run_pipeline(pipeline, None)
+            .map(|(results, _)| results)
     }
 
-    fn run_pipeline(&self, mut pipeline: Pipeline<L>) -> Result<(Snapshot, Vec<Held>), CaseError> {
+    /// The same with replicas, but for their first update: it is that of `alone`, the same stages without replicas.
+    /// So the second step is taken at the same weights. It may be far more sensitive to them than sums are to
+    /// their order.
+    pub(crate) fn run_replicas(&self, case: &Case, alone: &Case) -> Result<Snapshot, CaseError> {
+        let first = self.train(&self.build_alone(alone)?)?.gradients;
+        self.run_pipeline(self.build(case)?, Some(first))
+            .map(|(results, _)| results)
+    }
+
+    fn build_alone(&self, case: &Case) -> Result<Pipeline<L>, BuildError> {
+        self.build_in(&Processes::default(), copies(&self.layers), case)
+    }
+
+    /// The first update is by `first` if it is given, else by the pipeline's own gradients.
+    fn run_pipeline(
+        &self,
+        mut pipeline: Pipeline<L>,
+        mut first: Option<GradientsParams>,
+    ) -> Result<(Snapshot, Vec<Held>), CaseError> {
         let mut optimizer = SgdConfig::new().init();
         let (mut snapshot, mut held) = (Snapshot::default(), Vec::new());
         for name in ["step 1", "step 2"] {
             let step = self.train(&pipeline)?;
             snapshot.step(name, &pipeline, &step);
             held = step.held;
-            pipeline = optimizer.step(LEARNING_RATE, pipeline, step.gradients);
+            let gradients = first.take().unwrap_or(step.gradients);
+            pipeline = optimizer.step(LEARNING_RATE, pipeline, gradients);
             let output = self.evaluate(&pipeline)?;
             snapshot.flow(&format!("evaluation after {name}"), &output);
         }

@@ -10,8 +10,6 @@ mod precision;
 mod random;
 mod ranks;
 
-use std::ops::RangeInclusive;
-
 use mimalloc::MiMalloc;
 use stovepipe_pipeline::{Batch, Flow, Layer, Objective, error::WindowError};
 use stovepipe_verify::{Outcome, Verifier};
@@ -30,16 +28,17 @@ fn check<L, T, O>(
     layers: Vec<L>,
     batch: Batch<L::Input, T, L::Side>,
     objective: O,
-    stages: RangeInclusive<usize>,
+    stages: &[usize],
 ) -> usize
 where
     L: Layer,
     T: Flow,
     O: Objective<L::Output, T>,
 {
-    let most = *stages.end();
-    let verifier =
-        |(layers, batch, objective)| Verifier::new(layers, batch, objective).stages(stages.clone());
+    let most = stages.iter().copied().max().unwrap();
+    let verifier = |(layers, batch, objective)| {
+        Verifier::new(layers, batch, objective).stages(stages.iter().copied())
+    };
     let subject: (Vec<L>, _, _) = (layers, batch, objective);
     // Two or three processes: the models have even and odd numbers of layers.
     let size = most.min(2 + subject.0.len() % 2);
