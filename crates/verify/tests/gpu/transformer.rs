@@ -26,11 +26,21 @@ fn tokens(first: usize) -> Tensor<2, Int> {
 /// and ignored targets.
 #[test]
 fn a_language_model() {
+    language_model(Pairs::WithCpu);
+}
+
+#[test]
+#[ignore = "many kernels to compile: takes minutes on a driver in software; run with --ignored"]
+fn a_language_model_on_two_gpus() {
+    language_model(Pairs::Each);
+}
+
+fn language_model(pairs: Pairs) {
     let objective = CrossEntropy::new().with_smoothing(0.1).ignoring(5);
     let config = LmConfig::new(VOCABULARY, LENGTH, 2, 32, 4);
     let layers = || config.init(&Device::flex()).unwrap();
     let batch = || (tokens(0), tokens(1));
-    beside_cpu::check(Pairs::Each, layers, batch, &objective, |builder| builder);
+    beside_cpu::check(pairs, layers, batch, &objective, |builder| builder);
 }
 
 /// Rotary positions, keys and values that heads share, norms of heads, biases, and an adapter.

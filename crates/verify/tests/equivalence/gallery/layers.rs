@@ -124,11 +124,7 @@ pub fn drifting_copy(has_bug: bool) -> Report {
     let copy = has_bug.then(Arc::default);
     let (layers, batch) = words(copy);
     let verifier = Verifier::new(layers, batch, CrossEntropy::new());
-    verifier
-        .stages([1, 2])
-        .micro_batches([1, 3])
-        .run()
-        .unwrap()
+    verifier.stages([1, 2]).micro_batches([1, 3]).run().unwrap()
 }
 
 /// A value, and the workers that it has passed.
