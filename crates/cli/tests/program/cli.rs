@@ -459,7 +459,7 @@ fn verify_prints_what_it_compared_and_succeeds_if_all_holds() {
         }
         assert!(stdout.ends_with("all holds\n"), "{stdout}");
     }
-    // Its second step enlarges a difference in its weights a thousand times.
+    // Its second step enlarges what weights differ in by rounding a thousand times.
     here.succeed("verify --stages 1 --micro-batches 3 --seed 3");
     // A single window, too, has targets.
     for model in ["transformer-lm", "decoder"] {
