@@ -86,14 +86,14 @@ impl Processes {
     }
 
     /// What this process did, unless it failed in another one.
-    pub(crate) fn agree(&self, own: Result<(), CaseError>) -> Result<(), CaseError> {
+    pub(crate) fn agree<T>(&self, own: Result<T, CaseError>) -> Result<T, CaseError> {
         let Some(comm) = &self.0 else { return own };
         let reason = own.as_ref().err().map(ToString::to_string);
         let reasons = self.gather(reason)?;
-        own?;
+        let own = own?;
         let mut failed = (reasons.into_iter().enumerate())
             .filter_map(|(rank, reason)| Some(ProcessError::failed(comm, rank, reason?)));
-        failed.next().map_or(Ok(()), |error| Err(error.into()))
+        failed.next().map_or(Ok(own), |error| Err(error.into()))
     }
 
     /// What all processes found in a case, with the place of the largest difference, or why there is nothing

@@ -161,7 +161,9 @@ where
     /// So the second step is taken at the same weights. It may be far more sensitive to them than sums are to
     /// their order.
     pub(crate) fn run_replicas(&self, case: &Case, alone: &Case) -> Result<Snapshot, CaseError> {
-        let first = self.train(&self.build_alone(alone)?)?.gradients;
+        // Trained again for each case: gradients cannot be copied.
+        let first = || Ok(self.train(&self.build_alone(alone)?)?.gradients);
+        let first = self.processes.agree(first())?;
         self.run_pipeline(self.build(case)?, Some(first))
             .map(|(results, _)| results)
     }
