@@ -1,5 +1,8 @@
 //! Trains the network of Burn's `mnist` example on random images, in two stages.
 
+#[cfg(test)]
+mod tests;
+
 use burn::{
     optim::AdamConfig,
     tensor::{Device, Distribution, Int, Tensor},

@@ -3,6 +3,9 @@
 //!
 //! `cargo run --release -p segmentation`
 
+#[cfg(test)]
+mod tests;
+
 use std::error::Error;
 
 use burn::{
@@ -28,7 +31,7 @@ const DIGIT: usize = 8;
 const DIGITS_ON_A_CANVAS: usize = 3;
 
 /// Ten digits, and the background.
-pub const CLASSES: usize = 11;
+const CLASSES: usize = 11;
 const BACKGROUND: i32 = 10;
 
 /// The canvases that are drawn after the training.
@@ -95,7 +98,7 @@ impl Batcher<Canvas, (Tensor<4>, Tensor<3, Int>)> for Painter {
 }
 
 /// Canvases for training, other ones in each epoch, and for tests.
-pub fn data() -> Result<Data<Tensor<4>, Tensor<3, Int>>, Failure> {
+fn data() -> Result<Data<Tensor<4>, Tensor<3, Int>>, Failure> {
     let [train, test] = [Digits::train()?, Digits::test()?].map(Canvases);
     let of_epoch = |epoch| Painter(epoch as u64);
     Ok(Data::augmented(train, test, of_epoch, Painter(0)))
@@ -105,7 +108,7 @@ pub fn data() -> Result<Data<Tensor<4>, Tensor<3, Int>>, Failure> {
 
 /// Takes logits `[n, classes, height, width]` and classes `[n, height, width]`.
 #[derive(Clone)]
-pub struct PixelClasses;
+struct PixelClasses;
 
 impl Objective<Tensor<4>, Tensor<3, Int>> for PixelClasses {
     fn loss(&self, logits: Tensor<4>, classes: Tensor<3, Int>) -> Tensor<1> {
@@ -154,7 +157,7 @@ fn mean_iou(totals: &Totals) -> f64 {
 }
 
 /// Minimises the cross-entropy of pixels; the best model has the highest mean IoU.
-pub fn task() -> Task<PixelClasses> {
+fn task() -> Task<PixelClasses> {
     let iou = Metric::percent("mean_iou", mean_iou);
     Task::new(PixelClasses)
         .with_scores((0..CLASSES).flat_map(|class| [both(class), either(class)]))
@@ -165,7 +168,7 @@ pub fn task() -> Task<PixelClasses> {
 // The training.
 
 /// Trains in two stages, and writes a run's usual files.
-pub fn train(epochs: usize, folder: &RunFolder) -> Result<(Summary, Pipeline<UNetLayer>), Failure> {
+fn train(epochs: usize, folder: &RunFolder) -> Result<(Summary, Pipeline<UNetLayer>), Failure> {
     let device = Device::flex(); // or cuda(0) and cuda(1)
     let layers = UNetConfig::new(1, 24)
         .with_depth(2)
@@ -234,7 +237,7 @@ fn color(class: i64) -> Rgb<u8> {
 }
 
 /// Trains and draws.
-pub fn run(epochs: usize, folder: RunFolder) -> Result<(Summary, Pipeline<UNetLayer>), Failure> {
+fn run(epochs: usize, folder: RunFolder) -> Result<(Summary, Pipeline<UNetLayer>), Failure> {
     let (summary, pipeline) = train(epochs, &folder)?;
     draw(&pipeline, &folder)?;
     println!("{}; see {}", summary.test, folder.finish()?.display());

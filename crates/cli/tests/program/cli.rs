@@ -234,10 +234,8 @@ fn a_dry_run_prints_stages_and_trains_nothing() {
     assert!(here.is_empty());
 }
 
-/// The smallest model and one epoch.
-const SMALL: &str = "train --filters 4 --epochs 1";
-/// For several runs that are compared.
-const FEW_IMAGES: &str = "train --filters 4 --epochs 1 --per-class 40";
+/// The smallest model, few images and one epoch.
+const SMALL: &str = "train --filters 4 --per-class 40 --epochs 1";
 
 #[test]
 fn a_run_writes_its_files_and_its_configuration_makes_it_again() {
@@ -297,7 +295,7 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
     let train = |member: &str, out: &str, more: &str| {
         let out = format!("{member}-{out}");
         let always = format!("--model {member} --auxiliary true --drop-path 0.3");
-        here.run(&format!("{FEW_IMAGES} --out {out} {always} {more}"));
+        here.run(&format!("{SMALL} --out {out} {always} {more}"));
         here.model(&out)
     };
     for member in ["amoebanet-d", "amoebanet-b"] {
@@ -310,9 +308,7 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
     assert!(one == train("amoebanet-d", "nine", "--stages 9 --schedule gpipe"));
     assert!(one != train("amoebanet-d", "seed", "--seed 1"));
 
-    here.run(&format!(
-        "{FEW_IMAGES} --out nothing-dropped --auxiliary true"
-    ));
+    here.run(&format!("{SMALL} --out nothing-dropped --auxiliary true"));
     assert!(one != here.model("nothing-dropped"));
 }
 
@@ -325,7 +321,7 @@ fn the_model_is_the_same_file_under_any_schedule() {
     let here = Here::new();
     here.write("custom.csv", CUSTOM);
     let train = |out: &str, more: &str| {
-        here.run(&format!("{FEW_IMAGES} --out {out} --auxiliary true {more}"));
+        here.run(&format!("{SMALL} --out {out} --auxiliary true {more}"));
         here.model(out)
     };
     let one = train("one", "--stages 1 --schedule 1f1b");
@@ -398,10 +394,10 @@ fn an_unfit_schedule_file_names_file_and_line() {
 fn a_last_batch_that_is_too_small_for_a_schedule_file_is_found_before_training() {
     let here = Here::new();
     here.write("custom.csv", CUSTOM);
-    let line = format!("{SMALL} --out run --schedule custom.csv --batch-size 1434");
+    let line = "train --filters 4 --out run --schedule custom.csv --batch-size 1434";
     let expected = "the last mini-batch of an epoch has 3 samples: no schedule: this schedule is \
                     for 4 stages and 4 micro-batches, not 4 and 3";
-    let stderr = here.refuse(&line, expected);
+    let stderr = here.refuse(line, expected);
     assert!(!stderr.contains("epoch 1"), "{stderr}");
     assert!(!here.join("run").exists());
 }
@@ -424,8 +420,7 @@ fn a_loss_that_is_nan_or_infinite_ends_the_run() {
 #[cfg(unix)]
 fn an_interrupt_saves_what_was_trained() {
     let here = Here::new();
-    let line = "train --filters 4 --epochs 1000 --out run";
-    let mut command = here.typed(line);
+    let mut command = here.typed(&format!("{SMALL} --epochs 1000 --out run"));
     let mut child = (command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn()).unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("epoch 1/1000")));

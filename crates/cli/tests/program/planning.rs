@@ -411,7 +411,7 @@ fn a_measured_plan_is_trained() {
     // What was written can be planned from.
     let again = here.json_of("plan --machine machine.toml --batch-size 256");
     assert_eq!(again["balance"], plan["balance"]);
-    here.succeed("train --plan plan.toml --filters 4 --epochs 1 --out run");
+    here.succeed("train --plan plan.toml --filters 4 --per-class 40 --epochs 1 --out run");
     let summary = here.summary("run");
     let stages = plan["balance"].as_array().unwrap().len();
     assert_eq!(summary["stages"].as_array().unwrap().len(), stages);

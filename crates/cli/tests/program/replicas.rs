@@ -7,13 +7,16 @@ use crate::{
     running::{Here, cases, check_contains, refuse_and_leave_nothing},
 };
 
+/// The last mini-batch has one sample.
+const LAST_ALONE: &str = "--epochs 1 --batch-size 57 --micro-batches 3";
+
 /// Cut and schedule change no bit. The last mini-batch has fewer micro-batches than replicas.
 #[test]
 fn runs_with_as_many_replicas_have_the_same_files() {
     let here = Here::new();
     let run = |more: &str, out: &str| {
         here.run(&small(&format!(
-            "--epochs 1 --replicas 3 --micro-batches 3 {more} --out {out}"
+            "{LAST_ALONE} --replicas 3 {more} --out {out}"
         )))
     };
     let said = run("--stages 1", "one");
@@ -26,9 +29,7 @@ fn runs_with_as_many_replicas_have_the_same_files() {
     let expected = results(&here.join("one"));
     assert!(expected == results(&here.join("two")));
     assert!(expected == results(&here.join("three")));
-    here.run(&small(
-        "--epochs 1 --stages 1 --micro-batches 3 --out alone",
-    ));
+    here.run(&small(&format!("{LAST_ALONE} --stages 1 --out alone")));
     assert!(expected != results(&here.join("alone")));
     let svg = here.read("two/timeline.svg");
     check_contains(&svg, &["6 workers", "stage 1 · layers"]);

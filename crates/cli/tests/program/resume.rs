@@ -20,8 +20,8 @@ use crate::{
 
 /// A small training with everything that has to be kept: an optimizer with states, averages, accumulated gradients, running
 /// statistics and random numbers.
-const SMALL: &str = "train --layers 3 --filters 4 --drop-path 0.2 --ema 0.99 --accumulate 3 --batch-size 96 \
-                     --balance even --save-every 2 --keep-last 3 --epochs 2";
+const SMALL: &str = "train --layers 3 --filters 4 --drop-path 0.2 --ema 0.99 --accumulate 3 --per-class 40 \
+                     --batch-size 48 --balance even --save-every 2 --keep-last 3 --epochs 2";
 
 pub fn small(more: &str) -> String {
     format!("{SMALL} {more}")
@@ -103,7 +103,7 @@ fn kills_change_no_bit(here: &Here, line: &str, most: usize) {
 #[test]
 fn a_run_goes_on_without_a_flush_and_back() {
     let here = Here::new();
-    let line = "train --layers 3 --filters 4 --batch-size 96 --balance even --out run --resume";
+    let line = "train --layers 3 --filters 4 --per-class 40 --balance even --out run --resume";
     let first = here.run(&format!("{line} --epochs 1"));
     check_lacks(&first.err, &["experimental"]);
     let line = "train --out run --resume";
@@ -172,10 +172,10 @@ fn resuming_says_what_it_does() {
         "
         --filters 8 => other settings: filters was 4 and is now 8
         --seed 4 => the checkpoint was made with seed 0, not 4
-        --batch-size 32 => batch-size 96, not 32
+        --batch-size 32 => batch-size 48, not 32
         --ema 0 => ema more than 0, not 0
         --optimizer sgd => optimizer adamw, not sgd
-        --per-class 9 => other settings: per-class was 
+        --per-class 9 => other settings: per-class was 40 and is now 9
         ",
     );
     assert!(here.join("run/summary.json").exists());
@@ -270,7 +270,7 @@ fn old_checkpoints_make_room_for_the_results() {
     fs::rename(here.join("run"), here.join("run.partial")).unwrap();
     full("report.html").unwrap();
     let said = here.run("train --resume --out run").err;
-    let removed = "warning: the disk is full: the checkpoint epoch-0001-batch-0000015 was removed";
+    let removed = "warning: the disk is full: the checkpoint epoch-0001-batch-0000009 was removed";
     check_contains(&said, &[removed]);
     assert!(checkpoints() == 1 && here.model("run") == model);
 

@@ -10,7 +10,7 @@ use std::{
 
 use crate::running::{Here, check_lacks, check_refused};
 
-const SMALL: &str = "train --layers 3 --filters 4 --balance even --save-every 2";
+const SMALL: &str = "train --layers 3 --filters 4 --per-class 40 --balance even --save-every 2";
 
 /// Each call is a stream whose writes fail: on a full disk, and to a pipe that nobody reads.
 const UNWRITABLE: [fn() -> Stdio; 2] = [

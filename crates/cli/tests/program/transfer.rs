@@ -6,7 +6,7 @@ use safetensors::{SafeTensors, tensor::TensorView};
 
 use crate::running::{Here, check_contains, check_lacks};
 
-const SMALL: &str = "--layers 3 --filters 4 --epochs 1";
+const SMALL: &str = "--layers 3 --filters 4 --per-class 40 --epochs 1";
 
 fn said(more: &str, here: &Here) -> String {
     here.run(&format!("train {SMALL} {more}")).err

@@ -1,13 +1,10 @@
 //! A short training, and its metrics against an independent count.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-#[allow(dead_code)]
-#[path = "../src/main.rs"]
-mod segmentation;
+#![allow(clippy::unwrap_used)]
 
 use burn::tensor::{Int, Tensor};
-use segmentation::{CLASSES, data, run};
 use stovepipe::train::{Batches, RunFolder, Source};
+
+use crate::{CLASSES, data, run};
 
 #[test]
 fn it_learns_and_its_metrics_are_those_of_a_count() {

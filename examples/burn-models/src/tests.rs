@@ -1,5 +1,5 @@
 //! The models through stages next to Burn's own forward and backward pass of their `forward`.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 use std::{error::Error, fs};
 
