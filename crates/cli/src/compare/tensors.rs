@@ -2,11 +2,15 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File},
+    io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::{
+    Dtype,
+    tensor::{Metadata, TensorInfo},
+};
 use stovepipe::{schedule::count, train::checkpoint::Checkpoint};
 
 use crate::error::CliError;
@@ -18,6 +22,9 @@ const PARTS: [(&str, &str); 4] = [
     ("optimizer", "the optimizer's state, "),
     ("gradients", "the gradients that wait for an update, "),
 ];
+
+/// The largest header that safetensors allow, in bytes.
+const MOST_HEADER: u64 = 100_000_000;
 
 /// What comparing two checkpoints shows.
 pub enum Compared {
@@ -71,35 +78,78 @@ fn files_of(folder: &Path, part: &str) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
+/// A tensor in a file, which may be larger than memory: tensors are read one at a time.
+struct Stored<'a> {
+    path: &'a Path,
+    /// Where the bytes of the file's tensors begin.
+    start: u64,
+    info: TensorInfo,
+}
+
+impl Stored<'_> {
+    /// Reads its bytes.
+    fn bytes(&self) -> Result<Vec<u8>, CliError> {
+        let (from, to) = self.info.data_offsets;
+        let mut bytes = vec![0; to - from];
+        let read = File::open(self.path).and_then(|mut file| {
+            file.seek(SeekFrom::Start(self.start + from as u64))?;
+            file.read_exact(&mut bytes)
+        });
+        read.map_err(CliError::file(self.path))?;
+        Ok(bytes)
+    }
+}
+
+/// The tensors of a model, which may lie in several files, by their names.
+fn stored(files: &[PathBuf]) -> Result<BTreeMap<String, Stored<'_>>, CliError> {
+    let mut all = BTreeMap::new();
+    for path in files {
+        let (metadata, start) = header(path).map_err(CliError::file(path))?;
+        all.extend(metadata.tensors().into_iter().map(|(name, info)| {
+            let info = info.clone();
+            (name, Stored { path, start, info })
+        }));
+    }
+    Ok(all)
+}
+
+/// The table at the beginning of a file, and its length.
+fn header(path: &Path) -> io::Result<(Metadata, u64)> {
+    let mut file = File::open(path)?;
+    let all = file.metadata()?.len();
+    let mut length = [0; 8];
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > MOST_HEADER {
+        return Err(io::Error::other("not safetensors"));
+    }
+    let start = 8 + length;
+    let mut header = Vec::new();
+    file.take(length).read_to_end(&mut header)?;
+    let metadata: Metadata = serde_json::from_slice(&header)?;
+    if start.checked_add(metadata.data_len() as u64) != Some(all) {
+        return Err(io::Error::other("cut off, or longer than its header says"));
+    }
+    Ok((metadata, start))
+}
+
 /// Says in which tensor two models first differ, in the order of layers, if they do. Each may lie in several files.
 pub fn first_other_tensor(models: [&[PathBuf]; 2]) -> Result<Option<String>, CliError> {
-    let read = |path: &PathBuf| fs::read(path).map_err(CliError::file(path));
-    let bytes = |files: &[PathBuf]| files.iter().map(read).collect::<Result<Vec<_>, _>>();
-    let bytes = [bytes(models[0])?, bytes(models[1])?];
-    if bytes[0] == bytes[1] {
-        return Ok(None);
-    }
-    let open = |which: usize| {
-        let mut tensors = BTreeMap::new();
-        for (path, bytes) in models[which].iter().zip(&bytes[which]) {
-            let file = SafeTensors::deserialize(bytes).map_err(CliError::file(path))?;
-            tensors.extend(file.tensors());
-        }
-        Ok::<_, CliError>(tensors)
-    };
-    let [first, second] = [open(0)?, open(1)?];
+    let [first, second] = [stored(models[0])?, stored(models[1])?];
     let mut names: Vec<_> = first.keys().chain(second.keys()).collect();
     names.sort_by_key(|name| in_order(name));
     names.dedup();
-    let other = names.into_iter().find_map(|name| {
+    for name in names {
         let said = match (first.get(name), second.get(name)) {
             (Some(first), Some(second)) => difference(first, second)?,
-            (Some(_), None) => "only the first run has it".to_owned(),
-            _ => "only the second run has it".to_owned(),
+            (Some(_), None) => Some("only the first run has it".to_owned()),
+            _ => Some("only the second run has it".to_owned()),
         };
-        Some(format!("{name}: {said}"))
-    });
-    Ok(other)
+        if let Some(said) = said {
+            return Ok(Some(format!("{name}: {said}")));
+        }
+    }
+    Ok(None)
 }
 
 /// Numbers in names are compared as numbers.
@@ -110,24 +160,28 @@ fn in_order(name: &str) -> Vec<(u64, &str)> {
         .collect()
 }
 
-fn difference(first: &TensorView<'_>, second: &TensorView<'_>) -> Option<String> {
-    let kind = |tensor: &TensorView<'_>| format!("{:?} {:?}", tensor.dtype(), tensor.shape());
-    if first.dtype() != second.dtype() || first.shape() != second.shape() {
-        return Some(format!("{} and {}", kind(first), kind(second)));
+fn difference(first: &Stored, second: &Stored) -> Result<Option<String>, CliError> {
+    let kind = |stored: &Stored| format!("{:?} {:?}", stored.info.dtype, stored.info.shape);
+    let dtype = first.info.dtype;
+    if dtype != second.info.dtype || first.info.shape != second.info.shape {
+        return Ok(Some(format!("{} and {}", kind(first), kind(second))));
     }
-    if first.data() == second.data() {
-        return None;
+    let [first, second] = [first.bytes()?, second.bytes()?];
+    if first == second {
+        return Ok(None);
     }
-    let size = (first.dtype().bitsize() / 8).max(1);
-    let all = first.data().len() / size;
-    let pairs = (first.data().chunks(size)).zip(second.data().chunks(size));
+    let size = (dtype.bitsize() / 8).max(1);
+    let all = first.len() / size;
+    let pairs = first.chunks(size).zip(second.chunks(size));
     let mut differ = (pairs.enumerate()).filter(|(_, (first, second))| first != second);
-    let (index, (one, other)) = differ.next()?;
+    let Some((index, (one, other))) = differ.next() else {
+        return Ok(None);
+    };
     let others = count(1 + differ.count(), "number");
     let mut text = format!("{others} of {all}, the first at {index}");
-    if first.dtype() == Dtype::F32 {
+    if dtype == Dtype::F32 {
         let number = |bytes: &[u8]| bytes.try_into().map_or(f32::NAN, f32::from_le_bytes);
         text += &format!(": {} and {}", number(one), number(other));
     }
-    Some(text)
+    Ok(Some(text))
 }

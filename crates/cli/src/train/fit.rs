@@ -214,7 +214,7 @@ fn choose<L: Layer>(
         modes = fixed.map(RecomputeSetting::Fixed).to_vec();
         if own.no_stashing {
             modes = vec![RecomputeSetting::Fixed(Recompute::Always)];
-        } else if available.shares().iter().all(Option::is_some) && own.workers() == own.stages {
+        } else if available.shares().iter().all(Option::is_some) {
             modes.push(RecomputeSetting::ByLayer);
         }
     }

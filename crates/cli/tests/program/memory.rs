@@ -167,7 +167,6 @@ fn wrong_layers_say_what_is_wrong() {
         3-1 => layers 3 to 1 are none
         0-3,2-5 => layers 2-5 overlap layers 0-3 or come before them
         0-3, => `` is not a layer or a first and a last layer
-        by-layer --replicas 2 --batch-size 48 => not chosen for stages with replicas: name them
         ",
     );
     Here::new().refuse_all(

@@ -325,7 +325,7 @@ fn a_run_that_never_began_leaves_nothing() {
     for line in [
         "train --filters 64",
         "train --filters 64 --out deep/run",
-        "train --resume --out run --epochs 2 --balance time",
+        "train --resume --out run --epochs 2 --balance time --remeasure",
     ] {
         let mut command = here.typed(line);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();

@@ -496,7 +496,7 @@ impl<L: Layer> PipelineBuilder<L> {
     ///
     /// # Errors
     ///
-    /// Those of [`forecast`](Self::forecast), or if stages have replicas.
+    /// Those of [`forecast`](Self::forecast), or if workers share some of their stages, but not all.
     pub fn choose_layers(
         &self,
         measured: &Measured,

@@ -6,7 +6,8 @@
 //! * `live` is made once per step and has its own cells. Forward passes update them, and
 //!   [`statistics`](super::statistics) reads them.
 //! * `quiet` shares `live`'s cells but tracks no gradients. It runs forward without a tape.
-//! * `again` is for recomputation. Its cells are never read, so each micro-batch counts once.
+//! * `again` is for recomputation. Its cells are never read, so each micro-batch counts once. Layers without
+//!   statistics need no such copies, and no layer does once all forward passes have counted.
 //!
 //! Tapes are recorded on clones of `live` and `again`. Burn would join tapes with common leaves to one graph,
 //! so the leaves are [taken out of its books](SharedLeaves) first.
@@ -31,7 +32,8 @@ pub(crate) struct Copies<L> {
     live: Vec<L>,
     /// Made when first needed, like the next ones.
     quiet: Vec<L>,
-    again: Vec<L>,
+    /// Of the layers that need one.
+    again: Vec<Option<L>>,
 }
 
 impl<L: Module> Copies<L> {
@@ -67,12 +69,22 @@ impl<L: Module> Copies<L> {
         &self.quiet
     }
 
-    /// Copies to record a tape on, of a forward pass that has run already.
-    pub(crate) fn again(&mut self) -> &[L] {
+    /// Copies to record a tape on, of a forward pass that has run already. Layers, by their index, that will count
+    /// no more need none of their own.
+    pub(crate) fn again(&mut self, counts: impl Fn(usize) -> bool) -> Vec<&L> {
         if self.again.is_empty() {
-            self.again = self.live.iter().map(live).collect();
+            let copies = self.live.iter().enumerate();
+            let copies = copies.map(|(layer, own)| counts(layer).then(|| live(own)));
+            self.again = copies.collect();
         }
-        &self.again
+        let own = self.live.iter().zip(&self.again);
+        own.map(|(live, own)| own.as_ref().unwrap_or(live))
+            .collect()
+    }
+
+    /// Drops what was made for forward passes that are over.
+    pub(crate) fn end_forward(&mut self) {
+        (self.quiet, self.again) = (Vec::new(), Vec::new());
     }
 
     /// Copies to record a tape on. Their cells hold the step's statistics.

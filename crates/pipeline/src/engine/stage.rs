@@ -149,6 +149,8 @@ pub(crate) struct StageStep<L: Layer> {
     reductions: VecDeque<Reduction>,
     /// The actions that compute the last gradients of a mini-batch.
     last: HashSet<Action>,
+    /// Forward passes to come.
+    forwards_left: usize,
     recorder: Recorder,
     versions: Versions<L>,
     /// Of micro-batches that are under way.
@@ -172,7 +174,7 @@ impl<L: Layer> StageStep<L> {
     /// `actions` are those of the stage.
     pub(crate) fn new(
         mut task: StageTask<L>,
-        actions: impl Iterator<Item = Action>,
+        actions: impl Iterator<Item = Action> + Clone,
         recorder: Recorder,
     ) -> Self {
         let training = task.training.as_ref();
@@ -201,6 +203,9 @@ impl<L: Layer> StageStep<L> {
         };
         Self {
             gradients: GradientSums::new(task.layers.len(), task.stored.take(), ending),
+            forwards_left: (actions.clone())
+                .filter(|action| action.pass == Pass::Forward)
+                .count(),
             last: last_of_mini_batches(actions),
             versions,
             reductions,
@@ -550,6 +555,10 @@ impl<L: Layer> StageStep<L> {
         for (statistics, live) in version.statistics.iter_mut().zip(version.copies.live()) {
             statistics.count(micro_batch, live);
         }
+        self.forwards_left -= 1;
+        if self.forwards_left == 0 {
+            version.copies.end_forward();
+        }
         if is_frozen {
             self.tapes.remove(&micro_batch);
         }
@@ -724,9 +733,13 @@ impl<L: Layer> StageStep<L> {
         let pass = pass_context(&self.task, micro_batch, &side)?;
         let needs_loss = self.is_last() && !tape.ends_recorded();
         let layers = self.task.stage.names.len();
-        let again = self.versions.of(micro_batch).copies.again();
+        let again = again(
+            &mut self.versions,
+            self.forwards_left,
+            (&self.task, micro_batch),
+        );
         let results = self.recorder.time(SpanKind::Recompute, action, || {
-            let Some((output, auxiliary)) = tape.recompute_last(again, &pass, &loss, &watch)?
+            let Some((output, auxiliary)) = tape.recompute_last(&again, &pass, &loss, &watch)?
             else {
                 return Ok((None, Vec::new()));
             };
@@ -760,8 +773,12 @@ impl<L: Layer> StageStep<L> {
         let loss = |head, output| loss(index, head, output);
         let watch = self.watch();
         let again = match tape.keeps_inputs() {
-            true => self.versions.of(micro_batch).copies.again(),
-            false => &[],
+            true => again(
+                &mut self.versions,
+                self.forwards_left,
+                (&self.task, micro_batch),
+            ),
+            false => Vec::new(),
         };
         let dtype = self.task.dtype;
         let sums = &mut self.gradients;
@@ -779,7 +796,7 @@ impl<L: Layer> StageStep<L> {
                     reduction.give(layer, module, sums.take(layer));
                 }
             };
-            let again = (again, &loss as &LossFn<'_, L>);
+            let again = (&again[..], &loss as &LossFn<'_, L>);
             tape.backward(
                 gradients,
                 of_skips,
@@ -900,6 +917,17 @@ fn loss_of<L: Layer>(
         return Err(FailureCause::Internal("training without a loss"));
     };
     Ok((loss, index))
+}
+
+/// Copies to run a micro-batch again on: with forward passes to come, layers with statistics have their own.
+fn again<'a, L: Layer>(
+    versions: &'a mut Versions<L>,
+    forwards_left: usize,
+    (task, micro_batch): (&StageTask<L>, usize),
+) -> Vec<&'a L> {
+    let cells = &task.stage.cells;
+    let counts = |layer: usize| forwards_left > 0 && !cells[layer].is_empty();
+    versions.of(micro_batch).copies.again(counts)
 }
 
 /// The actions of a stage that compute the last gradients before an update, or before the end.

@@ -511,11 +511,11 @@ impl<L: Layer> Tape<L> {
         matches!(self.parts.last(), Some(Part::Recorded(_)))
     }
 
-    /// Runs the last segment again. `again` are copies of all layers of the stage. Returns the output of the
+    /// Runs the last segment again, on `again`: copies of all layers of the stage. Returns the output of the
     /// segment, if there is one.
     pub(crate) fn recompute_last(
         &mut self,
-        again: &[L],
+        again: &[&L],
         pass: &PassContext<'_, L>,
         loss: &LossFn<'_, L>,
         watch: &Watch<'_>,
@@ -565,7 +565,7 @@ impl<L: Layer> Tape<L> {
         gradients: FlowGradients,
         mut of_skips: SkipGradients,
         (scope, pass): (BackwardScope, &PassContext<'_, L>),
-        (again, loss): (&[L], &LossFn<'_, L>),
+        (again, loss): (&[&L], &LossFn<'_, L>),
         mut accumulate: impl FnMut(usize, &L, GradientsParams),
         watch: &Watch<'_>,
     ) -> Result<BackwardResult, FailureCause> {
@@ -608,10 +608,11 @@ impl<L: Layer> Tape<L> {
 fn run_again<L: Layer>(
     layers: Range<usize>,
     input: StageValues<L>,
-    again: &[L],
+    again: &[&L],
     (pass, loss, watch): (&PassContext<'_, L>, &LossFn<'_, L>, &Watch<'_>),
 ) -> Result<RanRecorded<L>, FailureCause> {
-    let modules = again[layers.start - pass.first..layers.end - pass.first].to_vec();
+    let own = &again[layers.start - pass.first..layers.end - pass.first];
+    let modules = own.iter().map(|&layer| layer.clone()).collect();
     let mut values = Values::new(input.skips);
     run_recorded(
         modules,

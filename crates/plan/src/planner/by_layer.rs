@@ -1,5 +1,5 @@
 //! Chooses what to recompute for a cut: for each worker, what fits its device, and of that what makes the
-//! step fastest.
+//! step fastest. Replicas recompute the same layers: what fits the devices of all.
 //!
 //! The order of a worker's passes alone says what it holds at once. So what fits is known before any step
 //! is simulated. A step that takes for each worker the least of each time is no longer than any choice
@@ -54,6 +54,14 @@ impl Counts {
 }
 
 impl Moment {
+    /// Bytes of choices for the stages.
+    fn held(&self, choices: &[&Choice], bytes: &[Bytes]) -> f64 {
+        let stages = self.0.iter().zip(choices).zip(bytes);
+        stages
+            .map(|((counts, choice), bytes)| held(*counts, &choice.costs, *bytes))
+            .sum()
+    }
+
     fn is_within(&self, other: &Self) -> bool {
         let pairs = self.0.iter().zip(&other.0);
         pairs.into_iter().all(|(own, other)| {
@@ -136,12 +144,14 @@ fn is_as_fast(own: &[impl Borrow<Choice>], others: &[impl Borrow<Choice>]) -> bo
     })
 }
 
-/// A worker, the bits of the bytes that it has for passes, and the layers of its stages.
-type Own = (usize, u64, Vec<Range<usize>>);
+/// Replicas by their number, the bits of the bytes that each has for passes, and the layers of its stages.
+type Own = (usize, Vec<u64>, Vec<Range<usize>>);
 
 /// What to recompute for the cuts of a shape.
 pub(super) struct ByLayer<'a, 'b> {
     shape: &'a Shape<'b>,
+    /// Workers with the same stages.
+    replicas: Vec<Vec<usize>>,
     /// Of each worker.
     moments: Vec<Vec<Moment>>,
     known: HashMap<Own, Rc<Fitting>>,
@@ -149,7 +159,7 @@ pub(super) struct ByLayer<'a, 'b> {
     pub looked_at: usize,
 }
 
-/// What a worker may recompute.
+/// What a worker and its replicas may recompute.
 #[derive(Clone, Debug, Default)]
 struct Fitting {
     /// The fastest first; if none fits, the one that comes closest.
@@ -162,11 +172,13 @@ struct Fitting {
 /// What is still to be decided for a cut.
 pub(super) struct Open {
     cut: Vec<usize>,
-    /// Of each worker.
+    /// Of each worker, replicas left out.
     fitting: Vec<Rc<Fitting>>,
+    /// The stages of each.
+    stages: Vec<Vec<usize>>,
     /// With the least times of what is not decided.
     costs: Costs,
-    /// Of each worker that is decided.
+    /// Of each that is decided.
     decided: Vec<usize>,
     /// Whether what is left holds the best choice.
     pub is_whole: bool,
@@ -177,6 +189,7 @@ impl<'a, 'b> ByLayer<'a, 'b> {
         let workers = 0..shape.loads.len();
         Self {
             shape,
+            replicas: shape.workers_with_same_stages(),
             moments: workers.map(|worker| moments(shape, worker)).collect(),
             known: HashMap::new(),
             looked_at: 0,
@@ -189,25 +202,35 @@ impl<'a, 'b> ByLayer<'a, 'b> {
         let mut open = Open {
             cut: cut.to_vec(),
             fitting: Vec::new(),
+            stages: Vec::new(),
             costs: self.shape.costs(cut, &Recompute::Always),
             decided: Vec::new(),
             is_whole: true,
         };
-        for worker in 0..self.shape.loads.len() {
-            let own = self.shape.loads[worker].iter();
-            let own = own.map(|load| ranges[load.stage].clone()).collect();
-            let limit = self.shape.free_for_passes(worker, cut);
-            let key = (worker, limit.to_bits(), own);
+        for number in 0..self.replicas.len() {
+            let mut replicas = self.replicas[number].clone();
+            self.shape.slowest_first(&mut replicas, &ranges);
+            let stages = self.shape.loads[replicas[0]].iter().map(|load| load.stage);
+            let stages: Vec<_> = stages.collect();
+            let limits = replicas.iter();
+            let limits = limits.map(|&worker| self.shape.free_for_passes(worker, cut));
+            let limits: Vec<_> = limits.collect();
+            let key = (
+                number,
+                limits.iter().map(|limit| limit.to_bits()).collect(),
+                stages.iter().map(|&stage| ranges[stage].clone()).collect(),
+            );
             let found = match self.known.get(&key) {
                 Some(known) => known.clone(),
                 None => {
-                    let found = Rc::new(self.combinations(worker, limit, &ranges, choices));
+                    let found = self.combinations(&replicas, &limits, &ranges, choices);
+                    let found = Rc::new(found);
                     self.known.insert(key, found.clone());
                     found
                 }
             };
             open.is_whole &= found.is_whole;
-            for (place, load) in self.shape.loads[worker].iter().enumerate() {
+            for (place, &stage) in stages.iter().enumerate() {
                 let all =
                     (found.combinations.iter()).map(|combination| combination.choices[place].costs);
                 let least = |time: fn(&Recomputed) -> f64| {
@@ -215,12 +238,13 @@ impl<'a, 'b> ByLayer<'a, 'b> {
                         .map(|costs| time(&costs))
                         .fold(f64::INFINITY, f64::min)
                 };
-                let stage = &mut open.costs.stages[load.stage];
+                let stage = &mut open.costs.stages[stage];
                 stage.quiet = least(|costs| costs.quiet);
                 stage.again = least(|costs| costs.again);
                 stage.late = least(|costs| costs.late);
             }
             open.fitting.push(found);
+            open.stages.push(stages);
         }
         open.is_whole &= !choices.are_rounded;
         open
@@ -228,51 +252,53 @@ impl<'a, 'b> ByLayer<'a, 'b> {
 
     fn combinations(
         &mut self,
-        worker: usize,
-        limit: f64,
+        replicas: &[usize],
+        limits: &[f64],
         ranges: &[Range<usize>],
         choices: &mut Choices,
     ) -> Fitting {
-        let shape = self.shape;
-        let loads = &shape.loads[worker];
-        let device = shape.devices[worker];
+        let (shape, slowest) = (self.shape, replicas[0]);
+        let (loads, device) = (&shape.loads[slowest], shape.devices[slowest]);
         let of_stages =
             (loads.iter()).map(|load| choices.of(shape.model, device, &ranges[load.stage]));
         let of_stages: Vec<_> = of_stages.collect();
-        let possible = loads.iter().zip(&of_stages).map(|(load, choices)| {
-            let is_possible = |choice: &&Choice| load.again > 0 || !choice.costs.has_segment;
+        let possible = of_stages.iter().enumerate().map(|(place, choices)| {
+            let recomputes = |&worker: &usize| shape.loads[worker][place].again > 0;
+            let is_again = replicas.iter().any(recomputes);
+            let is_possible = |choice: &&Choice| is_again || !choice.costs.has_segment;
             choices.iter().filter(is_possible).collect()
         });
         let mut of_stages: Vec<Vec<&Choice>> = possible.collect();
-        let is_whole = thin(&mut of_stages);
-        let all = loads.iter().map(|load| {
+        let mut is_whole = thin(&mut of_stages);
+        // The costs of a stage are those of its slowest replica, which may be another one for each stage.
+        is_whole &= replicas.len() == 1 || loads.len() == 1 || shape.model.has_one_profile();
+        let bytes = loads.iter().map(|load| {
             let layers = &ranges[load.stage];
-            let workspace = shape.model.run(device, layers.clone()).workspace;
             Bytes {
                 activations: shape.model.activations(layers),
                 context: shape.model.context(layers),
                 gradients: shape.gradients(load.stage, layers) as f64,
-                workspace,
+                workspace: shape.model.run(device, layers.clone()).workspace,
             }
         });
-        let all: Vec<_> = all.collect();
-        let held = |choices: &[&Choice]| {
-            let at = |moment: &Moment| -> f64 {
-                let stages = moment.0.iter().zip(choices).zip(&all);
-                stages
-                    .map(|((counts, choice), all)| held(*counts, &choice.costs, *all))
-                    .sum()
-            };
-            self.moments[worker].iter().map(at).fold(0.0, f64::max)
+        let bytes: Vec<_> = bytes.collect();
+        // How much more than it has a worker needs.
+        let lacks = |(&worker, &limit): (&usize, &f64), choices: &[&Choice]| {
+            let moments = self.moments[worker].iter();
+            let held = moments.map(|moment| moment.held(choices, &bytes));
+            held.fold(0.0, f64::max) - limit.max(0.0)
         };
+        let fits_updates = limits.iter().all(|&limit| limit >= 0.0);
         let mut fitting: Vec<Combination> = Vec::new();
         let mut closest: Option<(f64, Vec<Choice>)> = None;
         let owned = |choices: &[&Choice]| choices.iter().copied().cloned().collect();
         let mut looked_at = 0;
         each_combination(&of_stages, &mut Vec::new(), &mut |choices| {
             looked_at += 1 + fitting.len();
-            let bytes = held(choices);
-            if bytes <= limit {
+            let workers = replicas.iter().zip(limits);
+            let lacking = workers.map(|worker| lacks(worker, choices));
+            let lacking = lacking.fold(f64::NEG_INFINITY, f64::max);
+            if lacking <= 0.0 && fits_updates {
                 let seconds = loads.iter().zip(choices);
                 let seconds = seconds.map(|(load, choice)| seconds_of(load, choice)).sum();
                 if !fitting
@@ -283,8 +309,8 @@ impl<'a, 'b> ByLayer<'a, 'b> {
                     let choices = owned(choices);
                     fitting.push(Combination { choices, seconds });
                 }
-            } else if closest.as_ref().is_none_or(|(least, _)| bytes < *least) {
-                closest = Some((bytes, owned(choices)));
+            } else if closest.as_ref().is_none_or(|(least, _)| lacking < *least) {
+                closest = Some((lacking, owned(choices)));
             }
         });
         self.looked_at += looked_at;
@@ -308,7 +334,7 @@ impl Open {
         Ok(shape.schedule.simulate(&self.costs)?.makespan() / shape.updates())
     }
 
-    /// The next worker, if one is not decided.
+    /// The next worker, if one is not decided. Replicas are decided with it.
     pub fn next(&self) -> Option<usize> {
         let next = self.decided.len();
         (next < self.fitting.len()).then_some(next)
@@ -323,13 +349,13 @@ impl Open {
     }
 
     /// Decides for the next worker. Returns the costs before.
-    pub fn decide(&mut self, shape: &Shape, number: usize) -> Costs {
+    pub fn decide(&mut self, number: usize) -> Costs {
         let worker = self.decided.len();
         self.decided.push(number);
         let before = self.costs.clone();
         let choices = &self.fitting[worker].combinations[number].choices;
-        for (load, choice) in shape.loads[worker].iter().zip(choices) {
-            let stage = &mut self.costs.stages[load.stage];
+        for (&stage, choice) in self.stages[worker].iter().zip(choices) {
+            let stage = &mut self.costs.stages[stage];
             let costs = &choice.costs;
             (stage.quiet, stage.again, stage.late) = (costs.quiet, costs.again, costs.late);
         }

@@ -214,7 +214,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let mut best = f64::INFINITY;
         let count = open.count(worker);
         for number in 0..count {
-            let before = open.decide(self.shape, number);
+            let before = open.decide(number);
             // What comes closest is of interest where nothing fits.
             let is_worth_it = count == 1 || {
                 self.count_actions();

@@ -53,9 +53,10 @@ pub enum PlanError {
         stages: usize,
         layers: usize,
     },
-    /// Replicas of a stage recompute the same layers, whatever their devices have.
+    /// Replicas recompute the same layers. They are chosen for all stages of a worker at once.
     #[error(
-        "layers to recompute are not chosen for stages with replicas: name them, as in 0-3,7-9"
+        "layers to recompute are not chosen where workers share some of their stages, but not all: name them, \
+         as in 0-3,7-9"
     )]
     ReplicasByLayer,
     /// Nothing fits the devices.

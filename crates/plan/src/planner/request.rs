@@ -38,7 +38,7 @@ pub struct PlanRequest<'a> {
     pub micro_batches: Vec<usize>,
     /// What to recompute.
     pub recompute: Vec<Recompute>,
-    /// Whether to choose what to recompute by layer too, where a device's memory is known. Not with replicas.
+    /// Whether to choose what to recompute by layer too, where a device's memory is known.
     pub by_layer: bool,
     /// Whether there may be replicas: of the whole pipeline, with equal shares of the micro-batches or
     /// shares by the speeds of their devices; and of stages, for rules that
@@ -82,16 +82,10 @@ impl<'a> PlanRequest<'a> {
     }
 
     /// How what is recomputed may be decided.
-    pub(super) fn modes(&self, replicas: &[usize]) -> Vec<Mode> {
+    pub(super) fn modes(&self) -> Vec<Mode> {
         let fixed = self.recompute.iter().cloned().map(Mode::Fixed);
-        let is_limited = || {
-            self.machine
-                .devices
-                .iter()
-                .any(|device| device.memory.is_some())
-        };
-        let has_replicas = replicas.iter().any(|&count| count > 1);
-        let by_layer = self.by_layer && is_limited() && !has_replicas;
+        let mut devices = self.machine.devices.iter();
+        let by_layer = self.by_layer && devices.any(|device| device.memory.is_some());
         fixed.chain(by_layer.then_some(Mode::ByLayer)).collect()
     }
 

@@ -132,16 +132,18 @@ impl Setup<'_> {
             Some(balance) => self.model_of(balance)?,
             None => self.model()?,
         };
-        let shape = self.shape(&model, &Mode::ByLayer)?;
-        if shape.has_replicas() {
-            return Err(PlanError::ReplicasByLayer);
-        }
         let (mut found, mut choices) = (Found::default(), Choices::default());
-        let mut budget = Budget::full(true);
-        let work = (&mut budget, &mut choices);
-        match balance {
-            Some(balance) => cuts::try_cut(&shape, balance, &mut found, work)?,
-            None => cuts::search(&shape, 0, &mut found, work)?,
+        // What recomputes nothing at all has fewer copies of layers.
+        for mode in [Mode::Fixed(Recompute::Never), Mode::ByLayer] {
+            let shape = self.shape(&model, &mode)?;
+            if !shape.has_whole_replicas() {
+                return Err(PlanError::ReplicasByLayer);
+            }
+            let work = (&mut Budget::full(shape.is_by_layer()), &mut choices);
+            match balance {
+                Some(balance) => cuts::try_cut(&shape, balance, &mut found, work)?,
+                None => cuts::search(&shape, 0, &mut found, work)?,
+            }
         }
         found.best().ok_or(PlanError::Nothing("cut"))
     }

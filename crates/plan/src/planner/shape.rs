@@ -1,6 +1,7 @@
 //! Everything but the cut, and the forecast for a cut.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     iter,
     ops::{AddAssign, Range},
@@ -163,6 +164,11 @@ impl<'a> ProfiledModel<'a> {
             1 => devices.iter().position(is_like).unwrap_or(device),
             _ => device,
         }
+    }
+
+    /// Whether devices differ in speed and memory alone.
+    pub fn has_one_profile(&self) -> bool {
+        self.profiles.len() == 1
     }
 
     fn parameters(&self, layers: &Range<usize>) -> u64 {
@@ -381,6 +387,10 @@ pub(super) struct Shape<'a> {
     pub loads: Vec<Vec<Load>>,
     /// Whether previous stages wait for a worker's last pass of every micro-batch.
     pub ends_with_gradient: bool,
+    /// Whether all forward passes of each worker come first.
+    begins_with_forward: bool,
+    /// Of each stage, those before it that have every micro-batch on the same worker.
+    beside: Vec<Vec<usize>>,
     /// If there are skips.
     waiting: Option<Waiting>,
 }
@@ -455,6 +465,11 @@ impl<'a> Shape<'a> {
             waiting,
             whole,
             ends_with_gradient,
+            beside: beside(schedule),
+            begins_with_forward: schedule.workers().iter().all(|own| {
+                let is_forward = |action: &Action| action.pass == Pass::Forward;
+                own.is_sorted_by_key(|action| !is_forward(action))
+            }),
             schedule,
         })
     }
@@ -665,10 +680,12 @@ impl<'a> Shape<'a> {
 
     /// Bytes of the copies of these layers that a step works on. They have tensors of their own in mixed precision
     /// alone, which they share: the model's own, those that forward passes update, and if there may be recomputation,
-    /// one for each of both passes.
+    /// one for each of both passes, with the second of which layers without statistics do. Where all forward passes come
+    /// first, these two are gone when backward passes begin.
     fn copies(&self, layers: &Range<usize>) -> u64 {
         let copies = match self.mode {
             Mode::Fixed(Recompute::Never) => 2,
+            _ if self.begins_with_forward => 2,
             _ => 4,
         };
         let sums = self.model.on(0);
@@ -683,6 +700,19 @@ impl<'a> Shape<'a> {
         let of_stages = loads.map(|load| self.model.visiting(&ranges[load.stage]));
         let most = of_stages.max().unwrap_or(0);
         most.saturating_mul(u64::from(self.model.state.offloaded))
+    }
+
+    /// Bytes that enter a stage from others of its worker. Without recomputation, they are among what these keep.
+    fn shared(&self, stage: usize, ranges: &[Range<usize>]) -> f64 {
+        let entering = self.beside[stage].iter().map(|&before| {
+            let passed = self
+                .model
+                .passed(ranges[before].clone(), ranges[stage].clone());
+            passed[usize::from(before + 1 < stage)..]
+                .iter()
+                .sum::<f64>()
+        });
+        entering.sum()
     }
 
     /// The gradients of a stage of these layers that are on its device.
@@ -713,6 +743,9 @@ impl<'a> Shape<'a> {
             let (worker, mut costs) = slowest.unwrap_or_default();
             costs.memory.gradients = self.gradients(stage, layers) as f64;
             costs.memory.fixed += self.waiting(stage, &ranges) as f64;
+            if matches!(self.mode, Mode::Fixed(Recompute::Never)) {
+                costs.memory.activations -= self.shared(stage, &ranges);
+            }
             costs.buckets = self.buckets(replicas, worker, layers.clone());
             stages.push(costs);
         }
@@ -760,8 +793,41 @@ impl<'a> Shape<'a> {
         if are_equal { Vec::new() } else { speeds }
     }
 
+    /// Workers with the same stages.
+    pub fn workers_with_same_stages(&self) -> Vec<Vec<usize>> {
+        let stages = |worker: usize| self.loads[worker].iter().map(|load| load.stage);
+        let mut all: Vec<Vec<usize>> = Vec::new();
+        for worker in 0..self.loads.len() {
+            let mut known = all.iter_mut();
+            match known.find(|known| stages(known[0]).eq(stages(worker))) {
+                Some(known) => known.push(worker),
+                None => all.push(vec![worker]),
+            }
+        }
+        all
+    }
+
+    /// Sorts workers with the same stages by the time of a micro-batch.
+    pub fn slowest_first(&self, workers: &mut [usize], ranges: &[Range<usize>]) {
+        let of_stage = |worker: usize, load: &Load| {
+            seconds(&self.stage(worker, &ranges[load.stage], &Recompute::Never))
+        };
+        workers.sort_by_cached_key(|&worker| {
+            let loads = self.loads[worker].iter();
+            let all: f64 = loads.map(|load| of_stage(worker, load)).sum();
+            Reverse(all.to_bits()) // positive numbers have the order of their bits
+        });
+    }
+
+    /// Whether workers that share a stage share all of theirs.
+    pub fn has_whole_replicas(&self) -> bool {
+        let all = self.workers_with_same_stages();
+        let owners = all.iter().flat_map(|workers| &self.loads[workers[0]]);
+        owners.count() == self.stages()
+    }
+
     /// Whether a stage has several.
-    pub fn has_replicas(&self) -> bool {
+    fn has_replicas(&self) -> bool {
         (0..self.stages()).any(|stage| self.schedule.replicas(stage).len() > 1)
     }
 
@@ -846,6 +912,23 @@ fn fed(
     let of_mini_batches = of_first.map(|load| load.count / schedule.updates().max(1));
     let in_flight = schedule.peak_in_flight()[0];
     of_mini_batches.fold(in_flight, usize::max)
+}
+
+/// Of each stage, those before it that have every micro-batch on the same worker.
+fn beside(schedule: &Schedule) -> Vec<Vec<usize>> {
+    let are_together = |stage: usize, before: usize| {
+        let is_together =
+            |index| schedule.worker_of(stage, index) == schedule.worker_of(before, index);
+        schedule.replicas(stage) == schedule.replicas(before)
+            && (0..schedule.micro_batches()).all(is_together)
+    };
+    let stages = 0..schedule.stages();
+    let of_stage = |stage| {
+        (0..stage)
+            .filter(|&before| are_together(stage, before))
+            .collect()
+    };
+    stages.map(of_stage).collect()
 }
 
 fn loads(schedule: &Schedule, whole: &[Vec<bool>]) -> Vec<Vec<Load>> {

@@ -134,7 +134,7 @@ pub(super) fn shapes(
             let busy: usize = replicas.iter().map(|&r| r.min(micro_batches)).sum();
             for devices in orders(request, busy / chunks) {
                 for shares in shares(request, &devices, layout.pipelines, micro_batches) {
-                    for mode in request.modes(&layout.replicas) {
+                    for mode in request.modes() {
                         shapes.push(ShapeRequest {
                             rule,
                             chunks: *chunks,

@@ -106,12 +106,19 @@ fn costs(
         let neighbours: Vec<_> = workers.windows(2).map(|w| (w[0], w[1])).collect();
         let ring = worst(&neighbours);
         let own = first - count..first;
-        let copies = if *recompute == Recompute::Never {
+        let is_forward = |action: &Action| action.pass == Pass::Forward;
+        let mut orders = schedule.workers().iter();
+        let is_first = orders.all(|own| !own.iter().skip_while(|a| is_forward(a)).any(is_forward));
+        let copies = if *recompute == Recompute::Never || is_first {
             2.0
         } else {
             4.0
         };
         let rerun = Rerun::of(&profile, own.clone(), &recompute.segments(own));
+        let shared = match recompute {
+            Recompute::Never => shared(&profile, schedule, (stage, cut)),
+            _ => 0.0,
+        };
         stages.push(StageCosts {
             forward: sum(&|l| l.forward) / speed,
             quiet: rerun.quiet / speed,
@@ -143,7 +150,7 @@ fn costs(
                 gradients: trained,
                 version: parameters,
                 input: rerun.inputs,
-                activations,
+                activations: activations - shared,
                 kept: rerun.kept,
                 rerun: rerun.most,
                 context: layers[0].context.map_or(input, |_| 0.0) + sum(&|l| context(l) as f64),
@@ -196,6 +203,26 @@ fn costs(
         speeds: schedule.workers().iter().enumerate().map(speed).collect(),
         weights: WeightPolicy::default(),
     }
+}
+
+/// What a stage gets from others of its worker, which keep it anyway if nothing is recomputed.
+fn shared(profile: &Profile, schedule: &Schedule, (stage, cut): (usize, &[usize])) -> f64 {
+    let layers = |stage: usize| {
+        let first = cut[..stage].iter().sum::<usize>();
+        first..first + cut[stage]
+    };
+    let micro_batches = 0..schedule.micro_batches();
+    let workers = |stage: usize| {
+        let micro_batches = micro_batches.clone();
+        micro_batches.map(move |i| schedule.worker_of(stage, i))
+    };
+    let own = |other: &usize| workers(*other).eq(workers(stage));
+    let from = |other: usize| {
+        let is_next = u64::from(other + 1 == stage);
+        let output = profile.layers[layers(other).end - 1].output;
+        is_next * output + taken_elsewhere(profile, layers(other), layers(stage))
+    };
+    (0..stage).filter(own).map(from).sum::<u64>() as f64
 }
 
 /// Seconds in which a pass that adds to gradients waits, on average, if these are in a store: passes of the stage one
@@ -1096,7 +1123,7 @@ proptest! {
         prop_assume!(stages <= layers);
         let machine = machine(workers, true, None);
         let request = request(&profile, &machine);
-        let modes = segmentations(layers);
+        let modes = [segmentations(layers), vec![Recompute::Never; 4]].concat();
         let recompute = &modes[places.0 as usize % modes.len()];
         let cuts = compositions(layers, stages);
         let cut = &cuts[places.1 as usize % cuts.len()];
@@ -1179,6 +1206,67 @@ proptest! {
             ..request(&profile, &machine)
         };
         compare(&request)?;
+    }
+
+    /// Replicas recompute the same layers, which have to fit the devices of all.
+    #[test]
+    fn replicas_recompute_by_layer(
+        profile in profile(1..6), (memories, speeds) in limited_devices(), rule in any_rule(),
+        shares in proptest::collection::vec(1..4_usize, 1..3), of_stages: bool, m in 1..5_usize,
+    ) {
+        let (layers, devices) = (profile.layers.len(), memories.len());
+        let pipelines = shares.len().min(devices);
+        let round_robin = RoundRobin::new(vec![pipelines, devices - pipelines]);
+        let data_parallel = DataParallel {
+            scheduler: rule.scheduler(&RuleOptions::with_chunks(2)),
+            shares: shares[..pipelines].to_vec(),
+        };
+        let (stages, micro_batches, schedule) = if of_stages && pipelines < devices {
+            (2, m, round_robin.schedule(2, m))
+        } else {
+            let (stages, m) = (data_parallel.scheduler.stages(devices / pipelines), m.max(pipelines));
+            (stages, m, data_parallel.schedule(stages, m))
+        };
+        if stages > layers {
+            return Ok(());
+        }
+        let schedule = schedule.unwrap();
+        let mut machine = machine(devices, false, Some(0));
+        for (device, (memory, speed)) in machine.devices.iter_mut().zip(memories.iter().zip(speeds)) {
+            (device.memory, device.speed) = (Some(*memory), speed);
+        }
+        let request = request(&profile, &machine);
+        let devices: Vec<_> = (0..schedule.workers().len()).collect();
+        let mut best = None::<f64>;
+        for recompute in segmentations(layers).iter().chain(&[Recompute::Never, Recompute::Always]) {
+            let on_their_way = OnTheirWay::new(&schedule, recompute);
+            for cut in compositions(layers, stages) {
+                let costs = costs(&request, &on_their_way, micro_batches, recompute, &cut, &devices);
+                let simulation = schedule.simulate(&costs).unwrap();
+                let mut memory = simulation.peak_memory().into_iter().zip(&memories);
+                let fits = memory.all(|(needs, has)| needs as u64 <= *has);
+                if fits && best.is_none_or(|best| simulation.makespan() < best) {
+                    best = Some(simulation.makespan());
+                }
+            }
+        }
+        let setup = Setup {
+            profiles: &[profile.for_samples(request.mini_batch.div_ceil(micro_batches))],
+            machine: &machine,
+            devices: &devices,
+            schedule: &schedule,
+            recompute: &Recompute::Always,
+            weights: WeightPolicy::default(),
+            state: request.state,
+            bucket: BUCKET,
+        };
+        let found = setup.choose_layers(None).unwrap();
+        let mut memory = found.memory.iter().zip(&memories);
+        let fits = memory.all(|(needs, has)| needs.total() <= *has);
+        prop_assert_eq!(fits, best.is_some());
+        if let Some(best) = best {
+            prop_assert!((found.step_time / best - 1.0).abs() < 1e-9, "{} {best}", found.step_time);
+        }
     }
 
     /// States, and gradients where there are no replicas, lie in stores of unlike speed.
