@@ -9,11 +9,13 @@
 //! * `again` is for recomputation. Its cells are never read, so each micro-batch counts once. Layers without
 //!   statistics need no such copies, and no layer does once all forward passes have counted.
 //!
-//! Tapes are recorded on clones of `live` and `again`. Burn would join tapes with common leaves to one graph,
-//! so the leaves are [taken out of its books](SharedLeaves) first.
+//! Tapes share the layers that they are recorded on, which are those of `live` and `again`. Burn would join tapes with
+//! common leaves to one graph, so the leaves are [taken out of its books](SharedLeaves) first.
 //!
 //! In mixed precision, copies are cast once per step. Their gradients are cast back before they are added up,
 //! and the scale of the loss is taken out of the sums.
+
+use std::{ops::Range, rc::Rc};
 
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param},
@@ -29,16 +31,15 @@ use crate::model::{
 
 /// The copies of a stage's layers.
 pub(crate) struct Copies<L> {
-    live: Vec<L>,
+    live: Vec<Rc<L>>,
     /// Made when first needed, like the next ones.
     quiet: Vec<L>,
-    /// Of the layers that need one.
-    again: Vec<Option<L>>,
+    again: Vec<Rc<L>>,
 }
 
 impl<L: Module> Copies<L> {
     pub(crate) fn to_train(layers: &[L], dtype: Option<FloatDType>) -> Self {
-        let copy = |layer: &L| separate(share_leaves(cast(layer.valid().train(), dtype)));
+        let copy = |layer: &L| Rc::new(separate(share_leaves(cast(layer.valid().train(), dtype))));
         Self {
             live: layers.iter().map(copy).collect(),
             ..Self::none()
@@ -64,22 +65,23 @@ impl<L: Module> Copies<L> {
     /// Copies to run forward without a tape.
     pub(crate) fn quiet(&mut self) -> &[L] {
         if self.quiet.is_empty() {
-            self.quiet = self.live.iter().map(quiet).collect();
+            self.quiet = self.live.iter().map(|live| quiet(&**live)).collect();
         }
         &self.quiet
     }
 
     /// Copies to record a tape on, of a forward pass that has run already. Layers, by their index, that will count
     /// no more need none of their own.
-    pub(crate) fn again(&mut self, counts: impl Fn(usize) -> bool) -> Vec<&L> {
+    pub(crate) fn again(&mut self, counts: impl Fn(usize) -> bool) -> &[Rc<L>] {
         if self.again.is_empty() {
             let copies = self.live.iter().enumerate();
-            let copies = copies.map(|(layer, own)| counts(layer).then(|| live(own)));
+            let copies = copies.map(|(layer, own)| match counts(layer) {
+                true => Rc::new(live(&**own)),
+                false => own.clone(),
+            });
             self.again = copies.collect();
         }
-        let own = self.live.iter().zip(&self.again);
-        own.map(|(live, own)| own.as_ref().unwrap_or(live))
-            .collect()
+        &self.again
     }
 
     /// Drops what was made for forward passes that are over.
@@ -87,9 +89,14 @@ impl<L: Module> Copies<L> {
         (self.quiet, self.again) = (Vec::new(), Vec::new());
     }
 
-    /// Copies to record a tape on. Their cells hold the step's statistics.
-    pub(crate) fn live(&self) -> &[L] {
-        &self.live
+    /// Copies whose cells hold the step's statistics.
+    pub(crate) fn live(&self) -> Vec<&L> {
+        self.live.iter().map(|live| &**live).collect()
+    }
+
+    /// The same of some layers, to record a tape on.
+    pub(crate) fn to_record(&self, layers: Range<usize>) -> Vec<Rc<L>> {
+        self.live[layers].to_vec()
     }
 }
 

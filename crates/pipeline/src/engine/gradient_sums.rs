@@ -97,7 +97,7 @@ impl<L: Layer> GradientSums<L> {
     /// if one of its gradients is not; nothing if nobody asks.
     pub(crate) fn end(
         &self,
-        layers: &[L],
+        layers: &[&L],
         here: &mut [GradientsParams],
     ) -> Result<Vec<Option<Tensor<1>>>, FailureCause> {
         let Ending {

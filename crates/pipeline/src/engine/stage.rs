@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     ops::Range,
+    rc::Rc,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -193,7 +194,8 @@ impl<L: Layer> StageStep<L> {
         let count = reductions.len();
         for (index, reduction) in reductions.iter_mut().enumerate() {
             let kind = (only_counts, has_statistics && index + 1 == count);
-            reduction.begin(task.run, versions.newest().copies.live(), kind, &recorder);
+            let layers = versions.newest().copies.live();
+            reduction.begin(task.run, &layers, kind, &recorder);
         }
         let training = task.training.as_ref();
         let ending = Ending {
@@ -328,7 +330,7 @@ impl<L: Layer> StageStep<L> {
         };
         for layer in reduction.missing() {
             let gradients = self.gradients.take(layer);
-            let module = &self.versions.newest().copies.live()[layer];
+            let module = self.versions.newest().copies.live()[layer];
             reduction.give(layer, module, gradients);
         }
     }
@@ -348,7 +350,7 @@ impl<L: Layer> StageStep<L> {
                 .collect(),
         };
         let layers = self.versions.newest().copies.live();
-        let sums = self.gradients.end(layers, &mut gradients);
+        let sums = self.gradients.end(&layers, &mut gradients);
         self.sums.push(sums.map_err(ActionError::Failed)?);
         // The last one also has the statistics.
         if self.reductions.len() > 1
@@ -509,10 +511,10 @@ impl<L: Layer> StageStep<L> {
             &schedule.segments[stage]
         };
         let all = self.task.stage.layers.clone();
-        let live = self.versions.of(micro_batch).copies.live();
+        let copies = &self.versions.of(micro_batch).copies;
         let recorded = |layers: Range<usize>| {
-            let own = &live[layers.start - all.start..layers.end - all.start];
-            Run::Recorded(layers, own.to_vec())
+            let own = copies.to_record(layers.start - all.start..layers.end - all.start);
+            Run::Recorded(layers, own)
         };
         let (mut runs, mut begin) = (Vec::new(), all.start);
         for segment in segments {
@@ -739,7 +741,7 @@ impl<L: Layer> StageStep<L> {
             (&self.task, micro_batch),
         );
         let results = self.recorder.time(SpanKind::Recompute, action, || {
-            let Some((output, auxiliary)) = tape.recompute_last(&again, &pass, &loss, &watch)?
+            let Some((output, auxiliary)) = tape.recompute_last(again, &pass, &loss, &watch)?
             else {
                 return Ok((None, Vec::new()));
             };
@@ -778,7 +780,7 @@ impl<L: Layer> StageStep<L> {
                 self.forwards_left,
                 (&self.task, micro_batch),
             ),
-            false => Vec::new(),
+            false => &[],
         };
         let dtype = self.task.dtype;
         let sums = &mut self.gradients;
@@ -796,7 +798,7 @@ impl<L: Layer> StageStep<L> {
                     reduction.give(layer, module, sums.take(layer));
                 }
             };
-            let again = (&again[..], &loss as &LossFn<'_, L>);
+            let again = (again, &loss as &LossFn<'_, L>);
             tape.backward(
                 gradients,
                 of_skips,
@@ -835,19 +837,19 @@ impl<L: Layer> StageStep<L> {
         self.recorder.time(action.pass.into(), action, || {
             for (layer, deferred) in deferred.unwrap_or_default() {
                 watch(Some(layer));
-                let gradients = deferred.run(&layers[layer]);
+                let gradients = deferred.run(layers[layer]);
                 if let Some(pass_sums) = pass_sums {
                     let place = (action.micro_batch, first + layer);
-                    let of_layer = (&layers[layer], Some(&gradients));
+                    let of_layer = (layers[layer], Some(&gradients));
                     pass_sums.backward(place, SpanKind::WeightGradient, of_layer, &[]);
                 }
                 let gradients = match dtype {
-                    Some(_) => copies::widened(&layers[layer], gradients),
+                    Some(_) => copies::widened(layers[layer], gradients),
                     None => gradients,
                 };
-                sums.add(layer, &layers[layer], gradients);
+                sums.add(layer, layers[layer], gradients);
                 if let Some(reduction) = reduction.as_mut().filter(|_| is_last) {
-                    reduction.give(layer, &layers[layer], sums.take(layer));
+                    reduction.give(layer, layers[layer], sums.take(layer));
                 }
             }
             watch(None);
@@ -924,7 +926,7 @@ fn again<'a, L: Layer>(
     versions: &'a mut Versions<L>,
     forwards_left: usize,
     (task, micro_batch): (&StageTask<L>, usize),
-) -> Vec<&'a L> {
+) -> &'a [Rc<L>] {
     let cells = &task.stage.cells;
     let counts = |layer: usize| forwards_left > 0 && !cells[layer].is_empty();
     versions.of(micro_batch).copies.again(counts)

@@ -8,7 +8,7 @@
 //!
 //! Of a segment, which is recomputed, a tape has the input instead of the graphs.
 
-use std::ops::Range;
+use std::{ops::Range, rc::Rc};
 
 use burn::{
     optim::GradientsParams,
@@ -285,7 +285,7 @@ enum Part<L: Layer> {
 /// Consecutive layers of a stage, and how they run forward.
 pub(crate) enum Run<L> {
     /// With a tape, on these copies.
-    Recorded(Range<usize>, Vec<L>),
+    Recorded(Range<usize>, Vec<Rc<L>>),
     /// Without, to be recomputed.
     Again(Range<usize>),
 }
@@ -293,7 +293,7 @@ pub(crate) enum Run<L> {
 struct LayerTape<L: Layer> {
     /// Its index in the model.
     layer: usize,
-    module: L,
+    module: Rc<L>,
     input: L::Flow,
     taken: Vec<L::Flow>,
     output: L::Flow,
@@ -370,7 +370,7 @@ pub(crate) struct RanRecorded<L: Layer> {
 
 /// Runs the layers of a stage from `first` on with a tape.
 fn run_recorded<L: Layer>(
-    modules: Vec<L>,
+    modules: Vec<Rc<L>>,
     first: usize,
     input: L::Flow,
     values: &mut Values<L>,
@@ -445,20 +445,20 @@ impl<L: Layer> LayerTape<L> {
         let like = pass.inspect.then(|| self.input.clone());
         let run = || {
             backward_from(seed, (self.input, self.taken), |grads| {
-                GradientsParams::from_module(grads, &module)
+                GradientsParams::from_module(grads, &*module)
             })
         };
         let ((parameters, input, of_taken), deferred) = match scope {
             BackwardScope::All => (run(), None),
             BackwardScope::Input => {
-                let (mut found, deferred) = deferred::input_half(&module, run);
-                let deferred = DeferredGradients::new(&module, deferred, found.0.as_mut());
+                let (mut found, deferred) = deferred::input_half(&*module, run);
+                let deferred = DeferredGradients::new(&*module, deferred, found.0.as_mut());
                 (found, deferred)
             }
         };
         let finite = || {
             let of_input = like.is_none_or(|flow| are_finite(&flow, &input));
-            let sum = (parameters.as_ref()).and_then(|found| gradient_sum(&module, found));
+            let sum = (parameters.as_ref()).and_then(|found| gradient_sum(&*module, found));
             of_input && sum.is_none_or(all_finite)
         };
         if was_finite && !finite() {
@@ -471,7 +471,7 @@ impl<L: Layer> LayerTape<L> {
                 BackwardScope::Input => SpanKind::InputGradient,
             };
             let inputs: Vec<_> = [&input].into_iter().chain(&of_taken).collect();
-            let of_layer = (&module, parameters.as_ref());
+            let of_layer = (&*module, parameters.as_ref());
             sums.backward((micro_batch, layer), kind, of_layer, &inputs);
         }
         let taken = pass.skips.taken_by(layer).iter();
@@ -487,7 +487,7 @@ impl<L: Layer> LayerTape<L> {
 }
 
 struct LayerGradients<L> {
-    module: L,
+    module: Rc<L>,
     parameters: Option<GradientsParams>,
     input: FlowGradients,
     deferred: Option<DeferredGradients>,
@@ -515,7 +515,7 @@ impl<L: Layer> Tape<L> {
     /// segment, if there is one.
     pub(crate) fn recompute_last(
         &mut self,
-        again: &[&L],
+        again: &[Rc<L>],
         pass: &PassContext<'_, L>,
         loss: &LossFn<'_, L>,
         watch: &Watch<'_>,
@@ -565,7 +565,7 @@ impl<L: Layer> Tape<L> {
         gradients: FlowGradients,
         mut of_skips: SkipGradients,
         (scope, pass): (BackwardScope, &PassContext<'_, L>),
-        (again, loss): (&[&L], &LossFn<'_, L>),
+        (again, loss): (&[Rc<L>], &LossFn<'_, L>),
         mut accumulate: impl FnMut(usize, &L, GradientsParams),
         watch: &Watch<'_>,
     ) -> Result<BackwardResult, FailureCause> {
@@ -608,11 +608,10 @@ impl<L: Layer> Tape<L> {
 fn run_again<L: Layer>(
     layers: Range<usize>,
     input: StageValues<L>,
-    again: &[&L],
+    again: &[Rc<L>],
     (pass, loss, watch): (&PassContext<'_, L>, &LossFn<'_, L>, &Watch<'_>),
 ) -> Result<RanRecorded<L>, FailureCause> {
-    let own = &again[layers.start - pass.first..layers.end - pass.first];
-    let modules = own.iter().map(|&layer| layer.clone()).collect();
+    let modules = again[layers.start - pass.first..layers.end - pass.first].to_vec();
     let mut values = Values::new(input.skips);
     run_recorded(
         modules,

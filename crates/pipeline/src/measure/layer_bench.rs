@@ -1,6 +1,9 @@
 //! Measures one layer, alone.
 
-use std::time::{Duration, Instant};
+use std::{
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 use burn::{
     module::{ModuleMapper, Param},
@@ -255,7 +258,7 @@ impl<L: Layer> LayerBench<'_, L> {
     ) -> Result<(Recorded<L>, Duration), BoxedError> {
         let loss = |head, output| self.loss(head, output);
         let first = self.pass.first;
-        let run = Run::Recorded(first..first + 1, vec![copies::live(&self.layer)]);
+        let run = Run::Recorded(first..first + 1, vec![Rc::new(copies::live(&self.layer))]);
         let began = Instant::now();
         let mut recorded =
             tape::record((vec![run], &[]), input.clone(), &self.pass, &loss, &|_| ())?;

@@ -251,7 +251,7 @@ impl Reduction {
     pub(crate) fn begin<L: Module + Send + 'static>(
         &mut self,
         run: u64,
-        layers: &[L],
+        layers: &[&L],
         (only_counts, has_statistics): (bool, bool),
         recorder: &Recorder,
     ) {
@@ -273,7 +273,7 @@ impl Reduction {
         let (to_thread, given) = mpsc::channel();
         ring.begun = Some((run, to_thread));
         let job = Job {
-            layers: layers.to_vec(),
+            layers: layers.iter().map(|&layer| layer.clone()).collect(),
             buckets,
             exchanges_statistics: has_statistics,
             device: ring.device.clone(),

@@ -228,7 +228,7 @@ impl<I: Iterator<Item = (Vec<f32>, f32)>> ParameterVisitor for Write<'_, I> {
 }
 
 /// The layers of each bucket of at most `limit` bytes, the last ones first. A layer is not split.
-pub(super) fn buckets<M: Module>(layers: &[M], limit: usize) -> Vec<Vec<usize>> {
+pub(super) fn buckets<M: Module>(layers: &[&M], limit: usize) -> Vec<Vec<usize>> {
     struct Bytes(usize);
 
     impl ParameterVisitor for Bytes {
@@ -244,7 +244,7 @@ pub(super) fn buckets<M: Module>(layers: &[M], limit: usize) -> Vec<Vec<usize>> 
     let mut filled = 0;
     for (layer, module) in layers.iter().enumerate().rev() {
         let mut own = Bytes(0);
-        visit_parameters(module, &mut own);
+        visit_parameters(*module, &mut own);
         if own.0 == 0 {
             empty.push(layer);
             continue;
