@@ -90,6 +90,20 @@ fn what_is_not_given_is_chosen_to_fit() {
     here.succeed("train --resume --out auto --memory auto --max-steps 3");
 }
 
+/// Replicas recompute the same layers.
+#[test]
+fn layers_are_chosen_for_all_replicas() {
+    let here = Here::new();
+    let line = format!("{LARGE} --stages 1 --replicas 2");
+    here.succeed(&format!("{line} --recompute never --out never"));
+    let run = here.run(&format!("{line} {BETWEEN} --recompute by-layer --out some"));
+    check_contains(
+        &(run.out + &run.err),
+        &["chosen: schedule gpipe, recompute layers "],
+    );
+    assert!(here.model("some") == here.model("never"));
+}
+
 /// Both in one picture: what is predicted for each worker, and what was counted of all.
 #[test]
 fn bytes_of_a_mini_batch_are_drawn() {
