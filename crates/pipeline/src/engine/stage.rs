@@ -328,10 +328,10 @@ impl<L: Layer> StageStep<L> {
         let Some(reduction) = self.reductions.front_mut() else {
             return;
         };
+        let layers = self.versions.newest().copies.live();
         for layer in reduction.missing() {
             let gradients = self.gradients.take(layer);
-            let module = self.versions.newest().copies.live()[layer];
-            reduction.give(layer, module, gradients);
+            reduction.give(layer, layers[layer], gradients);
         }
     }
 

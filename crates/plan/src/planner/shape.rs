@@ -680,8 +680,8 @@ impl<'a> Shape<'a> {
 
     /// Bytes of the copies of these layers that a step works on. They have tensors of their own in mixed precision
     /// alone, which they share: the model's own, those that forward passes update, and if there may be recomputation,
-    /// one for each of both passes, with the second of which layers without statistics do. Where all forward passes come
-    /// first, these two are gone when backward passes begin.
+    /// one for each of both passes, though layers without statistics need only that of forward passes. Where all
+    /// forward passes come first, these two are gone when backward passes begin.
     fn copies(&self, layers: &Range<usize>) -> u64 {
         let copies = match self.mode {
             Mode::Fixed(Recompute::Never) => 2,
