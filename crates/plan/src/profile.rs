@@ -124,7 +124,8 @@ pub struct LayerProfile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<u64>,
     /// The most bytes that a pass of the layer needs besides `kept`: the gradients of its output and of its parameters,
-    /// values on the way to others, and buffers of kernels. None: unknown, counted as the gradients of its parameters.
+    /// values on the way to others, and buffers of kernels; on a GPU, of the pages of its pool. None: unknown, counted
+    /// as the gradients of its parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<u64>,
 }

@@ -47,6 +47,8 @@ pub(super) struct Setting {
     /// The bytes that the process has allocated, and the most that it allocates during some work.
     pub(super) allocated: Option<fn() -> usize>,
     pub(super) peak_of: Option<PeakOf>,
+    /// Bytes that a GPU's pool holds for other threads without need.
+    pub(super) spare: u64,
 }
 
 /// Runs some work, and returns the most bytes that the process had allocated meanwhile above those before.
@@ -56,6 +58,16 @@ impl Setting {
     /// A copy of a layer to be measured.
     pub(super) fn copy<L: Layer>(&self, layer: &L) -> L {
         copies::cast(stand_in(layer, &self.device), self.dtype)
+    }
+
+    /// The bytes of the pages that a GPU's pool needs for some work. It does not tell the peak of what is in use, but
+    /// gives no page back before it is told to.
+    fn pages_of(&self, work: impl FnOnce()) -> Option<u64> {
+        self.device.memory_cleanup();
+        let before = self.device.memory_pool_usage()?.bytes_in_use + self.spare;
+        work();
+        let after = self.device.memory_pool_usage()?.bytes_reserved;
+        Some(after.saturating_sub(before))
     }
 }
 
@@ -227,28 +239,31 @@ impl<L: Layer> LayerBench<'_, L> {
         Ok(context)
     }
 
-    /// The most bytes of a forward and a backward pass besides what is kept between them. Those of a GPU are not known:
-    /// its pool does not tell its peak.
+    /// The most bytes of a forward and a backward pass besides what is kept between them.
     fn workspace(
         &self,
         input: &StageValues<L>,
         kept: Option<usize>,
         sum: &mut GradientsAccumulator<L>,
     ) -> Result<Option<u64>, BoxedError> {
-        let peak_of = self.on_host(self.setting.peak_of);
-        let (Some(peak_of), Some(kept)) = (peak_of, kept) else {
-            return Ok(None);
-        };
         let mut ran = Ok(());
-        let most = peak_of(&mut || {
+        let mut passes = || {
             let recorded = self.record(input);
             ran = recorded.and_then(|(recorded, _)| {
                 self.backward(recorded, BackwardScope::All, sum)?;
                 Ok(())
             });
-        });
+        };
+        self.sync()?; // what is free is known
+        let setting = self.setting;
+        let most = match (setting.device.memory_pool_usage(), setting.peak_of) {
+            (Some(_), _) => setting.pages_of(passes),
+            (None, Some(peak_of)) => Some(peak_of(&mut passes) as u64),
+            (None, None) => None,
+        };
         ran?;
-        Ok(Some(most.saturating_sub(kept) as u64))
+        let most = most.zip(kept);
+        Ok(most.map(|(most, kept)| most.saturating_sub(kept as u64)))
     }
 
     /// A forward pass with a tape, and how long it takes.

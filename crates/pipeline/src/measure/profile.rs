@@ -137,7 +137,7 @@ impl Profiler {
 
     /// Also measures what layers need while they run, besides what they keep, if bytes are
     /// [counted](Self::counting). `peak_of` runs some work, and returns the most bytes that the process had allocated
-    /// meanwhile above those before. Of a GPU this is not known.
+    /// meanwhile above those before. Of a GPU, what its pool takes for them is measured without.
     ///
     /// ```standalone_crate
     /// use burn::tensor::{Device, Tensor};
@@ -287,6 +287,7 @@ impl Profiler {
         Inputs { input, side }: Inputs<L::Input, L::Side>,
     ) -> Result<Profile, ProfilerError> {
         let samples = batch::samples(&input).map_err(failed::<_, StepError>(layers, 0))?;
+        let setting = self.setting();
         let entered = caught(|| {
             let (input, side) = (self.cast(input), self.cast(side));
             let side = flows::attach(flows::to_device(side, &self.device), false);
@@ -297,7 +298,7 @@ impl Profiler {
         let input = bytes(flow.clone()) as u64;
         let before = self.allocated.map(|allocated| allocated());
         let (mut profiles, skips) =
-            self.measure_layers(layers, wiring, flow.clone(), (&side, samples))?;
+            self.measure_layers((layers, &setting), wiring, flow.clone(), (&side, samples))?;
         // What stays are buffers of this thread's kernels, which each worker has.
         let buffers = before.zip(self.allocated.map(|allocated| allocated()));
         let buffers = buffers.map_or(0, |(before, after)| after.saturating_sub(before));
@@ -315,7 +316,7 @@ impl Profiler {
             };
             let alive = || self.report(layers.len());
             let workers = (self.beside, self.threads);
-            chain.replace_times(&self.setting(), workers, &mut profiles, &alive)?;
+            chain.replace_times(&setting, workers, &mut profiles, &alive)?;
         }
         Ok(Profile {
             samples,
@@ -327,12 +328,12 @@ impl Profiler {
 
     fn measure_layers<L: Layer>(
         &self,
-        layers: &[L],
+        (layers, setting): (&[L], &Setting),
         wiring: &Arc<Wiring>,
         flow: L::Flow,
         (side, samples): (&L::Side, usize),
     ) -> Result<(Vec<LayerProfile>, Vec<SkipProfile>), ProfilerError> {
-        let (setting, mut profiles) = (self.setting(), Vec::with_capacity(layers.len()));
+        let mut profiles = Vec::with_capacity(layers.len());
         let alone: Vec<_> = (0..layers.len()).map(|layer| layer..layer + 1).collect();
         let alone = StageSkips::of_stages(wiring, &alone);
         let mut input = StageValues {
@@ -360,7 +361,7 @@ impl Profiler {
             let bench = LayerBench {
                 layer: copies::cast(own, setting.dtype),
                 pass: pass_of(layers, index, (side, samples), skips),
-                setting: &setting,
+                setting,
             };
             let panicked = StepError::panicked("layer");
             let measured = caught(|| bench.measure(&input)).map_err(panicked);
@@ -396,7 +397,15 @@ impl Profiler {
             dtype: self.precision.cast(),
             allocated: self.allocated,
             peak_of: self.peak_of,
+            spare: self.spare(),
         }
+    }
+
+    /// What the pool of the device cannot give back, though nobody uses it: the rest of pages.
+    fn spare(&self) -> u64 {
+        self.device.memory_cleanup();
+        let usage = self.device.memory_pool_usage();
+        usage.map_or(0, |usage| usage.bytes_reserved - usage.bytes_in_use)
     }
 
     fn cast<F: Flow>(&self, flow: F) -> F {

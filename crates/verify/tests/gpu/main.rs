@@ -11,6 +11,7 @@ mod cross_entropy;
 mod device_calls;
 mod devices;
 mod engine;
+mod memory;
 #[allow(dead_code, unused_imports)]
 #[path = "../engine/models.rs"]
 mod models;
