@@ -235,7 +235,7 @@ fn a_dry_run_prints_stages_and_trains_nothing() {
 }
 
 /// The smallest model, few images and one epoch.
-const SMALL: &str = "train --filters 4 --per-class 40 --epochs 1";
+const SMALL: &str = "train --filters 4 --per-class 16 --epochs 1";
 
 #[test]
 fn a_run_writes_its_files_and_its_configuration_makes_it_again() {
@@ -294,7 +294,7 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
     let here = Here::new();
     let train = |member: &str, out: &str, more: &str| {
         let out = format!("{member}-{out}");
-        let always = format!("--model {member} --auxiliary true --drop-path 0.3");
+        let always = format!("--model {member} --auxiliary true --drop-path 0.3 --balance even");
         here.run(&format!("{SMALL} --out {out} {always} {more}"));
         here.model(&out)
     };
@@ -324,10 +324,10 @@ fn the_model_is_the_same_file_under_any_schedule() {
         here.run(&format!("{SMALL} --out {out} --auxiliary true {more}"));
         here.model(out)
     };
-    let one = train("one", "--stages 1 --schedule 1f1b");
+    let one = train("one", "--stages 1 --schedule 1f1b --balance even");
     for schedule in ["interleaved", "zb-h1", "zb-v", "custom.csv"] {
         let out = format!("run-{schedule}");
-        let same = train(&out, &format!("--schedule {schedule}"));
+        let same = train(&out, &format!("--schedule {schedule} --balance even"));
         assert!(one == same, "{schedule}");
         let found = here.summary(&out)["stages"].as_array().unwrap().len();
         let stages = if schedule == "zb-h1" { 2 } else { 4 };
@@ -439,14 +439,13 @@ fn an_interrupt_saves_what_was_trained() {
 #[test]
 fn verify_prints_what_it_compared_and_succeeds_if_all_holds() {
     let here = Here::new();
-    let small = "verify --stages 2 --micro-batches 1,2 --samples 3";
     for model in [
-        "--model unet",
-        "--filters 4 --drop-path 0.3",
-        "--model vit --layers 1",
-        "--model transformer-lm --layers 1",
+        "--micro-batches 1,2 --samples 3 --model unet",
+        "--micro-batches 2 --samples 2 --filters 4 --drop-path 0.3",
+        "--micro-batches 1,2 --samples 3 --model vit --layers 1",
+        "--micro-batches 1,2 --samples 3 --model transformer-lm --layers 1",
     ] {
-        let stdout = here.succeed(&format!("{small} {model}"));
+        let stdout = here.succeed(&format!("verify --stages 2 {model}"));
         let checks = "repeatable,same bits,whole mini-batch,evaluation,failed step,memory";
         for check in checks.split(',') {
             let line = stdout.lines().find(|line| line.starts_with(check));

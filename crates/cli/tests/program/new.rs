@@ -2,18 +2,19 @@
 
 use std::{
     env, fs,
+    os::unix::fs::symlink,
     path::PathBuf,
     process::{Command, Stdio},
 };
 
 use crate::running::{Here, check_contains, root, succeeds};
 
-/// Cargo in the project `first-model`.
+/// Cargo in the project.
 fn cargo(here: &Here, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command
         .args(line.split_whitespace())
-        .current_dir(here.join("first-model"));
+        .current_dir(here.join("clone/first-model"));
     // Of the cargo that runs this test, and of `.ci/run`: Burn would be built again.
     for (name, _) in env::vars_os() {
         let is_of_test = |name: &str| {
@@ -30,40 +31,49 @@ fn cargo(here: &Here, line: &str) -> Command {
     command
 }
 
-/// The new project is what cargo and rustfmt want, its test passes, and it trains. Here it is built as the workspace
-/// is, so that Burn is not built again; so `STOVEPIPE_TEST_PROFILE` is the file of cargo's settings for these tests, if
-/// they have one, and `STOVEPIPE_TEST_FEATURES` are those of the workspace that change what Burn is built from.
+/// Moves the project into a folder with all that is in the clone of Stovepipe, as one more package of its workspace:
+/// so nothing is built again that was built for these tests.
+fn join_workspace(here: &Here) {
+    fs::create_dir(here.join("clone")).unwrap();
+    for entry in fs::read_dir(root()).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let is_own = ["Cargo.lock", "Cargo.toml", "target"].contains(&&*name);
+        if !is_own && !name.starts_with('.') {
+            let original = entry.path().canonicalize().unwrap();
+            symlink(original, here.join(format!("clone/{name}"))).unwrap();
+        }
+    }
+    let original = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let packages = "[profile.release.package]\n";
+    let quick = format!("{packages}first-model = {{ opt-level = 0 }}\n");
+    let manifest = original("Cargo.toml").replace("members = [", "members = [\"first-model\", ");
+    here.write("clone/Cargo.toml", manifest.replace(packages, &quick));
+    here.write("clone/Cargo.lock", original("Cargo.lock"));
+    fs::rename(here.join("first-model"), here.join("clone/first-model")).unwrap();
+
+    // With what has Burn built as it was.
+    let manifest = here.read("clone/first-model/Cargo.toml");
+    let stovepipe = root().canonicalize().unwrap().join("crates/stovepipe");
+    let more =
+        "[dependencies]\nstovepipe-verify.workspace = true\nworkspace-hack.workspace = true\n";
+    let manifest = manifest
+        .replace(&stovepipe.display().to_string(), "../crates/stovepipe")
+        .replace("[dependencies]\n", more);
+    check_contains(&manifest, &["\"../crates/stovepipe\"", more]);
+    here.write("clone/first-model/Cargo.toml", manifest);
+}
+
+/// The new project is what cargo and rustfmt want, its test passes, and it trains. `STOVEPIPE_TEST_PROFILE` is the file of
+/// cargo's settings for these tests, if they have one, and `STOVEPIPE_TEST_FEATURES` are features of the workspace that
+/// change what Burn is built from.
 #[test]
 fn a_new_project_trains() {
     let here = Here::new();
     let said = here.succeed("new first-model");
     check_contains(&said, &["cd first-model", "cargo run --release"]);
+    join_workspace(&here);
     succeeds(cargo(&here, "fmt --check"));
-
-    let workspace = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    let (_, profile) = workspace.split_once("\n[profile.release]\n").unwrap();
-    let packages = "[profile.release.package]\n";
-    let quick = format!("{packages}first-model = {{ opt-level = 0 }}\n");
-    let profile = profile.replace(packages, &quick);
-    let crates = root().join("crates").display().to_string();
-    let manifest = here.read("first-model/Cargo.toml");
-    let manifest = manifest.replace(
-        "[dependencies]\n",
-        &format!(
-            "[workspace]\n\n[dependencies]\nworkspace-hack = {{ path = '{crates}/workspace-hack' }}\n\
-             stovepipe-verify = {{ path = '{crates}/verify' }}\n"
-        ),
-    );
-    assert!(manifest.contains("workspace-hack"));
-    here.write(
-        "first-model/Cargo.toml",
-        format!("{manifest}\n[profile.release]\n{profile}"),
-    );
-    fs::copy(
-        root().join("Cargo.lock"),
-        here.join("first-model/Cargo.lock"),
-    )
-    .unwrap();
     // <target>/release/deps/<this program>
     let own = env::current_exe().unwrap();
     let target: PathBuf = own.ancestors().nth(3).unwrap().to_owned();
@@ -82,7 +92,7 @@ fn a_new_project_trains() {
     check_contains(&tested.out, &["it_learns_the_same_in_two_stages ... ok"]);
     let trained = succeeds(cargo(&here, &format!("run {flags} -- cpu cpu")));
     check_contains(&trained.out, &["accuracy", "see runs/train-1"]);
-    let summary = here.summary("first-model/runs/train-1");
+    let summary = here.summary("clone/first-model/runs/train-1");
     assert_eq!(summary["stages"].as_array().unwrap().len(), 2);
 }
 

@@ -45,8 +45,8 @@ fn the_cost_of_every_recipe_is_predicted_with_its_activations() {
         amoebanet-imagenet => --filters 8 --image-size 96 --resize 110
         transfer => --filters 8 --image-size 96 --resize 110 --cutout 48
         amoebanet-cifar10 => --filters 8
-        vit-cifar10 => --seed 0
-        transformer-l => --width 256 --feed-forward 1024 --length 128
+        vit-cifar10 => --batch-size 32
+        transformer-l => --width 64 --feed-forward 256 --length 32
         ",
     ) {
         let text = dry_run(recipe, flags);

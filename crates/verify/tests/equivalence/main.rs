@@ -18,8 +18,8 @@ use stovepipe_verify::{Outcome, Verifier};
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// One, a number that does not divide the batch, and more than it has samples.
-const MICRO_BATCHES: [usize; 3] = [1, 3, 6];
+/// One, and a number that does not divide the batch. Random models have more than there are samples, too.
+const MICRO_BATCHES: [usize; 2] = [1, 4];
 const SAMPLES: usize = 5;
 
 /// Verifies a model in all ways to run it, and in several processes. Returns the number of cases in which
@@ -55,7 +55,7 @@ where
         let mut checks = report.checks.iter();
         checks.find(|check| check.name == name).unwrap()
     };
-    let least = if most < 3 { 30 } else { 80 };
+    let least = if most < 3 { 20 } else { 54 };
     assert!(named("same bits").cases >= least, "{report}");
     assert_eq!(named("whole mini-batch").cases, MICRO_BATCHES.len());
     for name in ["same bits", "evaluation", "failed step", "memory"] {
