@@ -63,7 +63,7 @@ pub struct MemoryUse {
     #[serde(default)]
     pub batch: u64,
     /// What enters layers that will be recomputed, of each micro-batch that waits. Skips on their way between stages:
-    /// as many as if all stages were equally fast.
+    /// as many as if all stages were equally fast. On a GPU, another message from each neighbour.
     pub inputs: u64,
     /// Activations of micro-batches between forward and backward; of one that is recomputed, with its workspace.
     pub activations: u64,

@@ -663,15 +663,30 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Bytes of skips that wait on a worker with a stage, besides those of micro-batches in flight there.
+    /// Bytes of messages that wait on a worker with a stage, besides those of micro-batches in flight there.
     fn waiting(&self, stage: usize, ranges: &[Range<usize>]) -> u64 {
-        let Some(waiting) = &self.waiting else {
-            return 0;
-        };
         let profile = &self.model.on(0).profile;
+        let of_neighbours = self.of_neighbours(stage, ranges);
+        let of_worker = |&worker: &usize| {
+            let skips = self.waiting.as_ref();
+            let skips = skips.map_or(0, |skips| skips.bytes(profile, ranges, (worker, stage)));
+            match self.model.machine.devices[self.devices[worker]].is_cpu() {
+                true => skips, // messages share the memory of those who sent them
+                false => skips.saturating_add(of_neighbours),
+            }
+        };
         let replicas = self.schedule.replicas(stage).iter();
-        let bytes = replicas.map(|&worker| waiting.bytes(profile, ranges, (worker, stage)));
-        bytes.max().unwrap_or(0)
+        replicas.map(of_worker).max().unwrap_or(0)
+    }
+
+    /// Bytes of a message from each neighbour of a stage on other workers: it arrives while another one is used.
+    fn of_neighbours(&self, stage: usize, ranges: &[Range<usize>]) -> u64 {
+        let before = stage.checked_sub(1).map(|before| (before, stage));
+        let after = (stage + 1 < ranges.len()).then_some((stage, stage + 1));
+        let apart = |&(from, to): &(usize, usize)| !self.beside[to].contains(&from);
+        let boundaries = before.into_iter().chain(after).filter(apart);
+        let bytes = boundaries.map(|(from, _)| self.model.output(ranges[from].end - 1) as u64);
+        bytes.fold(0, u64::saturating_add)
     }
 
     fn has_first(&self, worker: usize) -> bool {

@@ -66,7 +66,21 @@ fn costs(
             bandwidth: bandwidths.fold(f64::INFINITY, f64::min),
         }
     };
-    let on_their_way = on_their_way.bytes(&profile, cut);
+    let mut on_their_way = on_their_way.bytes(&profile, cut);
+    // On a GPU, a message of each neighbour arrives while another one is used.
+    for stage in 1..cut.len() {
+        let output = profile.layers[cut[..stage].iter().sum::<usize>() - 1].output;
+        let are_together = |i| schedule.worker_of(stage - 1, i) == schedule.worker_of(stage, i);
+        if (0..schedule.micro_batches()).all(are_together) {
+            continue;
+        }
+        for neighbour in [stage - 1, stage] {
+            let mut workers = schedule.replicas(neighbour).iter();
+            if workers.any(|&worker| device(worker).name != "cpu") {
+                on_their_way[neighbour] += output;
+            }
+        }
+    }
     let mut stages = Vec::new();
     let mut first = 0;
     // The first stage finds its inputs in the mini-batch.
@@ -865,7 +879,8 @@ fn states_elsewhere_visit_a_device() {
     // All activations are gone, and all gradients are there.
     assert_eq!(optimizer(&[6], away(0, 2)), [2 * (20 + 30 + 40)]);
     assert_eq!(optimizer(&[6], away(1, 1)), [115 + (20 + 30 + 40)]);
-    assert_eq!(optimizer(&[3, 3], away(0, 1)), [30, 85]);
+    // And a message of the other stage, of a byte.
+    assert_eq!(optimizer(&[3, 3], away(0, 1)), [30 - 1, 85 - 1]);
     let gradients = |cut: &[usize]| {
         let state = OptimizerState {
             offloads_gradients: true,
@@ -877,7 +892,7 @@ fn states_elsewhere_visit_a_device() {
             .collect::<Vec<_>>()
     };
     assert_eq!(gradients(&[6]), [(90, 90)]);
-    assert_eq!(gradients(&[3, 3]), [(30, 30), (85, 85)]);
+    assert_eq!(gradients(&[3, 3]), [(30, 30 - 1), (85, 85 - 1)]);
     // Sums over mini-batches are where gradients are: with replicas, on their devices.
     let accumulating = |offloads_gradients, replicas| {
         let schedule = RoundRobin::new(vec![replicas])
