@@ -2,16 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Read, Seek, SeekFrom},
+    fs,
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
-use safetensors::{
-    Dtype,
-    tensor::{Metadata, TensorInfo},
+use burn::tensor::{DType, TensorData};
+use stovepipe::{
+    schedule::count,
+    train::{Weights, checkpoint::Checkpoint},
 };
-use stovepipe::{schedule::count, train::checkpoint::Checkpoint};
 
 use crate::error::CliError;
 
@@ -22,9 +22,6 @@ const PARTS: [(&str, &str); 4] = [
     ("optimizer", "the optimizer's state, "),
     ("gradients", "the gradients that wait for an update, "),
 ];
-
-/// The largest header that safetensors allow, in bytes.
-const MOST_HEADER: u64 = 100_000_000;
 
 /// What comparing two checkpoints shows.
 pub enum Compared {
@@ -78,70 +75,25 @@ fn files_of(folder: &Path, part: &str) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
-/// A tensor in a file, which may be larger than memory: tensors are read one at a time.
-struct Stored<'a> {
-    path: &'a Path,
-    /// Where the bytes of the file's tensors begin.
-    start: u64,
-    info: TensorInfo,
-}
-
-impl Stored<'_> {
-    /// Reads its bytes.
-    fn bytes(&self) -> Result<Vec<u8>, CliError> {
-        let (from, to) = self.info.data_offsets;
-        let mut bytes = vec![0; to - from];
-        let read = File::open(self.path).and_then(|mut file| {
-            file.seek(SeekFrom::Start(self.start + from as u64))?;
-            file.read_exact(&mut bytes)
-        });
-        read.map_err(CliError::file(self.path))?;
-        Ok(bytes)
-    }
-}
-
-/// The tensors of a model, which may lie in several files, by their names.
-fn stored(files: &[PathBuf]) -> Result<BTreeMap<String, Stored<'_>>, CliError> {
+/// The files of a model by the names of their tensors, which are read one at a time: files may be larger than memory.
+fn by_tensor(files: &[PathBuf]) -> Result<BTreeMap<String, Rc<Weights>>, CliError> {
     let mut all = BTreeMap::new();
     for path in files {
-        let (metadata, start) = header(path).map_err(CliError::file(path))?;
-        all.extend(metadata.tensors().into_iter().map(|(name, info)| {
-            let info = info.clone();
-            (name, Stored { path, start, info })
-        }));
+        let file = Rc::new(Weights::open(path)?);
+        all.extend((file.names()).map(|name| (name.to_owned(), file.clone())));
     }
     Ok(all)
 }
 
-/// The table at the beginning of a file, and its length.
-fn header(path: &Path) -> io::Result<(Metadata, u64)> {
-    let mut file = File::open(path)?;
-    let all = file.metadata()?.len();
-    let mut length = [0; 8];
-    file.read_exact(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > MOST_HEADER {
-        return Err(io::Error::other("not safetensors"));
-    }
-    let start = 8 + length;
-    let mut header = Vec::new();
-    file.take(length).read_to_end(&mut header)?;
-    let metadata: Metadata = serde_json::from_slice(&header)?;
-    if start.checked_add(metadata.data_len() as u64) != Some(all) {
-        return Err(io::Error::other("cut off, or longer than its header says"));
-    }
-    Ok((metadata, start))
-}
-
 /// Says in which tensor two models first differ, in the order of layers, if they do. Each may lie in several files.
 pub fn first_other_tensor(models: [&[PathBuf]; 2]) -> Result<Option<String>, CliError> {
-    let [first, second] = [stored(models[0])?, stored(models[1])?];
+    let [first, second] = [by_tensor(models[0])?, by_tensor(models[1])?];
     let mut names: Vec<_> = first.keys().chain(second.keys()).collect();
     names.sort_by_key(|name| in_order(name));
     names.dedup();
     for name in names {
         let said = match (first.get(name), second.get(name)) {
-            (Some(first), Some(second)) => difference(first, second)?,
+            (Some(first), Some(second)) => difference(first, second, name)?,
             (Some(_), None) => Some("only the first run has it".to_owned()),
             _ => Some("only the second run has it".to_owned()),
         };
@@ -160,17 +112,20 @@ fn in_order(name: &str) -> Vec<(u64, &str)> {
         .collect()
 }
 
-fn difference(first: &Stored, second: &Stored) -> Result<Option<String>, CliError> {
-    let kind = |stored: &Stored| format!("{:?} {:?}", stored.info.dtype, stored.info.shape);
-    let dtype = first.info.dtype;
-    if dtype != second.info.dtype || first.info.shape != second.info.shape {
-        return Ok(Some(format!("{} and {}", kind(first), kind(second))));
+fn difference(first: &Weights, second: &Weights, name: &str) -> Result<Option<String>, CliError> {
+    let (Some(first), Some(second)) = (first.tensor(name)?, second.tensor(name)?) else {
+        return Ok(None);
+    };
+    let kind = |data: &TensorData| format!("{:?} {:?}", data.dtype(), data.shape().as_slice());
+    let dtype = first.dtype();
+    if dtype != second.dtype() || first.shape() != second.shape() {
+        return Ok(Some(format!("{} and {}", kind(&first), kind(&second))));
     }
-    let [first, second] = [first.bytes()?, second.bytes()?];
+    let [first, second] = [first.as_bytes(), second.as_bytes()];
     if first == second {
         return Ok(None);
     }
-    let size = (dtype.bitsize() / 8).max(1);
+    let size = dtype.size().max(1);
     let all = first.len() / size;
     let pairs = first.chunks(size).zip(second.chunks(size));
     let mut differ = (pairs.enumerate()).filter(|(_, (first, second))| first != second);
@@ -179,7 +134,7 @@ fn difference(first: &Stored, second: &Stored) -> Result<Option<String>, CliErro
     };
     let others = count(1 + differ.count(), "number");
     let mut text = format!("{others} of {all}, the first at {index}");
-    if dtype == Dtype::F32 {
+    if dtype == DType::F32 {
         let number = |bytes: &[u8]| bytes.try_into().map_or(f32::NAN, f32::from_le_bytes);
         text += &format!(": {} and {}", number(one), number(other));
     }

@@ -55,6 +55,8 @@ const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 ///
 /// let weights = Weights::open(&path)?;
 /// assert_eq!(weights.shape("layers.1.linear.bias"), Some(&[3][..]));
+/// let bias = weights.tensor("layers.1.linear.bias")?;
+/// assert_eq!(bias.map(|bias| bias.num_elements()), Some(3));
 /// let mut pipeline = model(5)?;
 /// let error = weights.load_into(&mut pipeline).unwrap_err().to_string();
 /// assert!(error.contains("layers.1.linear.bias is [3], not [5]"), "{error}");
@@ -205,8 +207,7 @@ impl Weights {
         if elements(&entry.tensor.shape) == elements(shape) {
             return Ok(false);
         }
-        let data = self.file.reading(|| bridge::to_data(&entry.tensor))?;
-        let data = data.map_err(|error| TrainError::format(&self.path, error))?;
+        let data = read(&self.file, &self.path, entry)?;
         let Some(numbers) = convert(&data.iter::<f32>().collect::<Vec<_>>()) else {
             return Ok(false);
         };
@@ -221,15 +222,20 @@ impl Weights {
     ///
     /// [`TrainError::Format`] if one cannot be read.
     pub fn differ(&self, names: &[String; 2]) -> Result<bool, TrainError> {
-        let read = |name: &String| {
-            let entry = self.tensors.get(name);
-            let data = entry.map(|entry| self.file.reading(|| bridge::to_data(&entry.tensor)));
-            let data = data.transpose()?.transpose();
-            data.map_err(|error| TrainError::format(&self.path, error))
-        };
         let [first, second] = names;
-        let pair = read(first)?.zip(read(second)?);
+        let pair = self.tensor(first)?.zip(self.tensor(second)?);
         Ok(pair.is_some_and(|(first, second)| first != second))
+    }
+
+    /// Reads a tensor as it is in the file, if there is one of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Format`] if it cannot be read.
+    pub fn tensor(&self, name: &str) -> Result<Option<TensorData>, TrainError> {
+        let entry = self.tensors.get(name);
+        let data = entry.map(|entry| read(&self.file, &self.path, entry));
+        data.transpose()
     }
 
     /// The sorted names of all tensors in the file.
@@ -394,6 +400,11 @@ fn convention_of(format: &str) -> Option<Convention> {
         PYTORCH => Some(Convention::PyTorch),
         _ => None,
     }
+}
+
+fn read(file: &SharedTensors, path: &Path, entry: &Entry) -> Result<TensorData, TrainError> {
+    let data = file.reading(|| bridge::to_data(&entry.tensor))?;
+    data.map_err(|error| TrainError::format(path, error))
 }
 
 fn unwrapped(mut entries: Vec<Entry>) -> Vec<Entry> {
