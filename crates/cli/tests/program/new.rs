@@ -47,7 +47,8 @@ fn join_workspace(here: &Here) {
     let original = |name: &str| fs::read_to_string(root().join(name)).unwrap();
     let packages = "[profile.release.package]\n";
     let quick = format!("{packages}first-model = {{ opt-level = 0 }}\n");
-    let manifest = original("Cargo.toml").replace("members = [", "members = [\"first-model\", ");
+    let manifest =
+        original("Cargo.toml").replace("\nmembers = [", "\nmembers = [\"first-model\", ");
     here.write("clone/Cargo.toml", manifest.replace(packages, &quick));
     here.write("clone/Cargo.lock", original("Cargo.lock"));
     fs::rename(here.join("first-model"), here.join("clone/first-model")).unwrap();

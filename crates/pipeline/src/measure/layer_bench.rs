@@ -8,7 +8,7 @@ use std::{
 use burn::{
     module::{ModuleMapper, Param},
     optim::GradientsAccumulator,
-    tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData},
+    tensor::{Bool, Device, FloatDType, Int, StreamId, Tensor, TensorData},
 };
 use stovepipe_plan::LayerProfile;
 
@@ -47,8 +47,6 @@ pub(super) struct Setting {
     /// The bytes that the process has allocated, and the most that it allocates during some work.
     pub(super) allocated: Option<fn() -> usize>,
     pub(super) peak_of: Option<PeakOf>,
-    /// Bytes that a GPU's pool holds for other threads without need.
-    pub(super) spare: u64,
 }
 
 /// Runs some work, and returns the most bytes that the process had allocated meanwhile above those before.
@@ -60,14 +58,42 @@ impl Setting {
         copies::cast(stand_in(layer, &self.device), self.dtype)
     }
 
-    /// The bytes of the pages that a GPU's pool needs for some work. It does not tell the peak of what is in use, but
-    /// gives no page back before it is told to.
-    fn pages_of(&self, work: impl FnOnce()) -> Option<u64> {
+    /// The bytes of the pages that a GPU's pool takes for some work, but that of small tensors. It does not tell the peak
+    /// of what is in use, but gives no page back before it is told to. In a stream of its own: each has its pages, which
+    /// are as large as its largest tensor was.
+    fn pages_of(&self, mut work: impl FnMut()) -> Result<Option<u64>, BoxedError> {
+        let reserved = || {
+            let usage = self.device.memory_pool_usage();
+            usage.map(|usage| usage.bytes_reserved)
+        };
+        StreamId::allocate().executes(|| {
+            let _small = Tensor::<1>::zeros([1], &self.device);
+            work(); // finds the size of pages
+            self.give_back()?;
+            let before = reserved();
+            work();
+            let taken = reserved().zip(before);
+            self.give_back()?;
+            Ok(taken.map(|(after, before)| after.saturating_sub(before)))
+        })
+    }
+
+    /// Has the pool of a GPU give back what nobody uses.
+    fn give_back(&self) -> Result<(), BoxedError> {
+        self.sync()?; // until then it does not know
         self.device.memory_cleanup();
-        let before = self.device.memory_pool_usage()?.bytes_in_use + self.spare;
-        work();
-        let after = self.device.memory_pool_usage()?.bytes_reserved;
-        Some(after.saturating_sub(before))
+        Ok(())
+    }
+
+    /// What counts bytes of the host, if layers are there.
+    pub(super) fn on_host<C>(&self, counter: Option<C>) -> Option<C> {
+        counter.filter(|_| self.device.memory_pool_usage().is_none())
+    }
+
+    /// Waits until the device is done.
+    #[expect(clippy::disallowed_methods, reason = "it measures")]
+    fn sync(&self) -> Result<(), BoxedError> {
+        Ok(self.device.sync()?)
     }
 }
 
@@ -196,14 +222,9 @@ impl<L: Layer> LayerBench<'_, L> {
         })
     }
 
-    /// What counts bytes of the host, if layers are there.
-    fn on_host<C>(&self, counter: Option<C>) -> Option<C> {
-        counter.filter(|_| self.setting.device.memory_pool_usage().is_none())
-    }
-
     /// Bytes of a copy of the layer besides its tensors. They are the host's, so a GPU's are not known to have any.
     fn bookkeeping(&self) -> Option<u64> {
-        let allocated = self.on_host(self.setting.allocated)?;
+        let allocated = self.setting.on_host(self.setting.allocated)?;
         let before = allocated();
         let copy = copies::live(&self.layer);
         let after = allocated();
@@ -247,18 +268,18 @@ impl<L: Layer> LayerBench<'_, L> {
         sum: &mut GradientsAccumulator<L>,
     ) -> Result<Option<u64>, BoxedError> {
         let mut ran = Ok(());
-        let mut passes = || {
+        let mut passes = |sum: &mut GradientsAccumulator<L>| {
             let recorded = self.record(input);
             ran = recorded.and_then(|(recorded, _)| {
                 self.backward(recorded, BackwardScope::All, sum)?;
                 Ok(())
             });
         };
-        self.sync()?; // what is free is known
         let setting = self.setting;
         let most = match (setting.device.memory_pool_usage(), setting.peak_of) {
-            (Some(_), _) => setting.pages_of(passes),
-            (None, Some(peak_of)) => Some(peak_of(&mut passes) as u64),
+            // A sum that is kept would leave free what it does not fill of a page.
+            (Some(_), _) => setting.pages_of(|| passes(&mut GradientsAccumulator::new()))?,
+            (None, Some(peak_of)) => Some(peak_of(&mut || passes(sum)) as u64),
             (None, None) => None,
         };
         ran?;
@@ -368,10 +389,8 @@ impl<L: Layer> LayerBench<'_, L> {
         }
     }
 
-    /// Waits until the device is done.
-    #[expect(clippy::disallowed_methods, reason = "it measures")]
     fn sync(&self) -> Result<(), BoxedError> {
-        Ok(self.setting.device.sync()?)
+        self.setting.sync()
     }
 }
 

@@ -137,7 +137,8 @@ impl Profiler {
 
     /// Also measures what layers need while they run, besides what they keep, if bytes are
     /// [counted](Self::counting). `peak_of` runs some work, and returns the most bytes that the process had allocated
-    /// meanwhile above those before. Of a GPU, what its pool takes for them is measured without.
+    /// meanwhile above those before. A GPU needs no function: its pool reports its bytes, if nobody else uses it
+    /// meanwhile.
     ///
     /// ```standalone_crate
     /// use burn::tensor::{Device, Tensor};
@@ -296,11 +297,12 @@ impl Profiler {
         let entered = entered.map_err(StepError::panicked("enter"));
         let (flow, side) = entered.map_err(failed(layers, 0))?;
         let input = bytes(flow.clone()) as u64;
-        let before = self.allocated.map(|allocated| allocated());
+        let allocated = || setting.on_host(self.allocated).map(|allocated| allocated());
+        let before = allocated();
         let (mut profiles, skips) =
             self.measure_layers((layers, &setting), wiring, flow.clone(), (&side, samples))?;
         // What stays are buffers of this thread's kernels, which each worker has.
-        let buffers = before.zip(self.allocated.map(|allocated| allocated()));
+        let buffers = before.zip(allocated());
         let buffers = buffers.map_or(0, |(before, after)| after.saturating_sub(before));
         for layer in &mut profiles {
             layer.workspace = layer.workspace.map(|bytes| bytes + buffers as u64);
@@ -397,15 +399,7 @@ impl Profiler {
             dtype: self.precision.cast(),
             allocated: self.allocated,
             peak_of: self.peak_of,
-            spare: self.spare(),
         }
-    }
-
-    /// What the pool of the device cannot give back, though nobody uses it: the rest of pages.
-    fn spare(&self) -> u64 {
-        self.device.memory_cleanup();
-        let usage = self.device.memory_pool_usage();
-        usage.map_or(0, |usage| usage.bytes_reserved - usage.bytes_in_use)
     }
 
     fn cast<F: Flow>(&self, flow: F) -> F {

@@ -227,7 +227,7 @@ impl Weights {
         Ok(pair.is_some_and(|(first, second)| first != second))
     }
 
-    /// Reads a tensor as it is in the file, if there is one of this name.
+    /// Reads a tensor, if there is one of this name.
     ///
     /// # Errors
     ///

@@ -108,7 +108,8 @@ pub fn in_own_process<E>(test: &str, run: impl FnOnce() -> Result<(), E>) -> Res
         return run();
     }
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    let child = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1");
+    let child = child.args([test, "--exact", "--include-ignored", "--nocapture"]);
+    let child = child.env(CHILD, "1");
     let output = child.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let has_run = output.status.success() && text.contains("1 passed");
