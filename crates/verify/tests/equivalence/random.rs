@@ -45,7 +45,7 @@ fn wire(layers: &mut [Part], choices: &[u16]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(25))]
+    #![proptest_config(ProptestConfig::with_cases(20))]
 
     #[test]
     fn no_random_model_shows_how_it_was_cut(
