@@ -65,9 +65,9 @@ fn join_workspace(here: &Here) {
     here.write("clone/first-model/Cargo.toml", manifest);
 }
 
-/// The new project is what cargo and rustfmt want, its test passes, and it trains. `STOVEPIPE_TEST_PROFILE` is the file of
-/// cargo's settings for these tests, if they have one, and `STOVEPIPE_TEST_FEATURES` are features of the workspace that
-/// change what Burn is built from.
+/// The new project is what cargo and rustfmt want, its test passes, and it trains. `STOVEPIPE_TEST_PROFILE` is the file
+/// of cargo's settings for these tests, if they have one, and `STOVEPIPE_TEST_FEATURES` are features of the workspace
+/// that change what Burn is built from.
 #[test]
 fn a_new_project_trains() {
     let here = Here::new();

@@ -58,9 +58,9 @@ impl Setting {
         copies::cast(stand_in(layer, &self.device), self.dtype)
     }
 
-    /// The bytes of the pages that a GPU's pool takes for some work, but that of small tensors. It does not tell the peak
-    /// of what is in use, but gives no page back before it is told to. In a stream of its own: each has its pages, which
-    /// are as large as its largest tensor was.
+    /// The bytes of the pages that a GPU's pool takes for some work, but that of small tensors. It does not tell the
+    /// peak of what is in use, but gives no page back before it is told to. In a stream of its own: each has its pages,
+    /// which are a little larger than its largest tensor was.
     fn pages_of(&self, mut work: impl FnMut()) -> Result<Option<u64>, BoxedError> {
         let reserved = || {
             let usage = self.device.memory_pool_usage();
