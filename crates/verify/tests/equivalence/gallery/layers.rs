@@ -198,9 +198,5 @@ pub fn crossed_shapes(has_bug: bool) -> Report {
     };
     let batch = Batch::new(pattern([8, 2, 3]), labels([8], 6));
     let verifier = Verifier::new([(); 4].map(layer).to_vec(), batch, CrossEntropy::new());
-    verifier
-        .stages([1, 2, 4])
-        .micro_batches([3])
-        .run()
-        .unwrap()
+    verifier.stages([1, 2, 4]).micro_batches([3]).run().unwrap()
 }
