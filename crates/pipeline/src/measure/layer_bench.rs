@@ -267,6 +267,9 @@ impl<L: Layer> LayerBench<'_, L> {
         kept: Option<usize>,
         sum: &mut GradientsAccumulator<L>,
     ) -> Result<Option<u64>, BoxedError> {
+        let Some(kept) = kept else {
+            return Ok(None);
+        };
         let mut ran = Ok(());
         let mut passes = |sum: &mut GradientsAccumulator<L>| {
             let recorded = self.record(input);
@@ -283,8 +286,7 @@ impl<L: Layer> LayerBench<'_, L> {
             (None, None) => None,
         };
         ran?;
-        let most = most.zip(kept);
-        Ok(most.map(|(most, kept)| most.saturating_sub(kept as u64)))
+        Ok(most.map(|most| most.saturating_sub(kept as u64)))
     }
 
     /// A forward pass with a tape, and how long it takes.

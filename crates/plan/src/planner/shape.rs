@@ -666,13 +666,12 @@ impl<'a> Shape<'a> {
     /// Bytes of messages that wait on a worker with a stage, besides those of micro-batches in flight there.
     fn waiting(&self, stage: usize, ranges: &[Range<usize>]) -> u64 {
         let profile = &self.model.on(0).profile;
-        let of_neighbours = self.of_neighbours(stage, ranges);
         let of_worker = |&worker: &usize| {
             let skips = self.waiting.as_ref();
             let skips = skips.map_or(0, |skips| skips.bytes(profile, ranges, (worker, stage)));
             match self.model.machine.devices[self.devices[worker]].is_cpu() {
                 true => skips, // messages share the memory of those who sent them
-                false => skips.saturating_add(of_neighbours),
+                false => skips.saturating_add(self.of_neighbours(stage, ranges)),
             }
         };
         let replicas = self.schedule.replicas(stage).iter();
